@@ -1,0 +1,42 @@
+# Two commands set everything up on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint types format bench long-run docs clean
+
+demo: $(READY)  ## train a network with a million classes on this machine
+	$(BIN)/python -m zloss.lab.demo
+
+test: lint types  ## everything that must hold before a change lands
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## measure the output layer on this machine and rewrite its record
+	$(BIN)/python benchmarks/output_layer.py
+
+long-run: $(READY)  ## 20,000 steps in float32 against dense float64 SGD, and rewrite the record
+	$(BIN)/python benchmarks/long_run.py
+
+docs: $(READY)  ## rebuild the tables of README.md from the records
+	$(BIN)/python benchmarks/tables.py
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "zloss needs Python 3.11 or newer; set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[dev,lab]'
+	touch $@

@@ -1,0 +1,23 @@
+"""zloss: classifiers with a huge number of classes, trained at a cost that does not depend on their number."""
+
+from zloss.layers import DenseLinear as DenseLinear
+from zloss.layers import FactoredLinear as FactoredLinear
+from zloss.layers import RefusedStepError as RefusedStepError
+from zloss.losses import SigmoidCrossEntropy as SigmoidCrossEntropy
+from zloss.losses import SphericalLoss as SphericalLoss
+from zloss.losses import SphericalSoftmax as SphericalSoftmax
+from zloss.losses import SquaredError as SquaredError
+from zloss.losses import TaylorSoftmax as TaylorSoftmax
+from zloss.losses import ZLoss as ZLoss
+from zloss.losses import ZNormalized as ZNormalized
+from zloss.losses import spherical_softmax as spherical_softmax
+from zloss.losses import squared_error as squared_error
+from zloss.losses import taylor_softmax as taylor_softmax
+from zloss.losses import z_loss as z_loss
+from zloss.metrics import MeanReciprocalRank as MeanReciprocalRank
+from zloss.metrics import TopKError as TopKError
+from zloss.optim import FactoredSGD as FactoredSGD
+from zloss.optim import clip_grad_norm_ as clip_grad_norm_
+from zloss.stats import SphericalStats as SphericalStats
+
+__version__ = "0.1.0"

@@ -1,0 +1,5 @@
+"""Output layers: ways to obtain `SphericalStats`. README.md beside this file derives the factored one."""
+
+from zloss.layers.dense import DenseLinear as DenseLinear
+from zloss.layers.factored import FactoredLinear as FactoredLinear
+from zloss.layers.faults import RefusedStepError as RefusedStepError

@@ -1,0 +1,119 @@
+"""Keeping the factors well conditioned.
+
+`U^-1` makes V grow where U shrinks; left alone, the condition of U grows without bound and the digits of W drown. The
+remedy is to *refactor*: multiply U into V, set it to the identity, and take mean row and Gram matrix anew. That is one
+pass over V, in blocks and in place. U drifts in proportion to 1/C, so the passes become rarer as they become dearer.
+
+The watch on it costs O(H^2) a step. On a GPU its verdict reaches the host late, on purpose: see `HealthMonitor`.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from zloss.layers.gradient import RecordedGradient
+from zloss.layers.update import Step
+
+# Working memory of a pass over V, in bytes. A GPU wants larger products to be busy.
+_BLOCK_BYTES = {"cpu": 2**24, "cuda": 2**27}
+
+
+def materialise_(V: Tensor, U: Tensor, omega: Tensor) -> None:
+    """`V <- V U + 1 omega^T` in place, in the dtype of U."""
+    for block in _row_blocks(V, U.dtype):
+        block.copy_(torch.addmm(omega, block.to(U.dtype), U))
+
+
+def centred_moments(V: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:  # (C, H) -> (H,), (H, H)
+    """Mean row of V and Gram matrix of V with its mean row taken off, accumulated in `dtype`."""
+    total = V.new_zeros(V.shape[1], dtype=dtype)
+    for block in _row_blocks(V, dtype):
+        total += block.to(dtype).sum(0)
+    mean = total / V.shape[0]
+    gram = V.new_zeros(V.shape[1], V.shape[1], dtype=dtype)
+    for block in _row_blocks(V, dtype):
+        centred = block.to(dtype) - mean
+        gram.addmm_(centred.T, centred)
+    return mean, gram
+
+
+def _row_blocks(V: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
+    budget = _BLOCK_BYTES.get(V.device.type, _BLOCK_BYTES["cpu"])
+    return iter(V.split(max(1, budget // (V.shape[1] * dtype.itemsize))))
+
+
+def condition_of(U: Tensor, U_inv: Tensor) -> Tensor:  # ()
+    """`|U|_F |U^-1|_F / H`: 1 for a multiple of an orthogonal matrix, and within a factor H of the condition number."""
+    return U.norm() * U_inv.norm() / U.shape[0]
+
+
+class Health(NamedTuple):
+    """What the host wants to know of a step. One row of float64 on the device, so that it travels in one copy."""
+
+    condition: float  # of U after the step
+    scale: float  # |U^-1|_F / sqrt(H): weight decay shrinks U as a whole, which its condition does not show
+    finite: float  # 1 when the new factors and the upstream gradients were finite
+    safe_lr: float  # a learning rate at which P is far from singular
+
+
+def assess(step: Step, grad: RecordedGradient, weight_decay: float, largest: float) -> Tensor:  # (4,) float64
+    """The `Health` of a step that has been computed but not applied, on the device.
+
+    `largest` is the largest number that the dtype of V can hold.
+    """
+    f = step.factors
+    # |W_i - wbar| <= sqrt(trace gram) for every row i: what bounds the weights bounds what V must hold.
+    size = f.gram.diagonal().sum().clamp_min(0).sqrt() + f.wbar.norm() + f.omega.norm() + f.U.norm()
+    finite = grad.is_finite() & (size < largest)
+    # |K1|_2 <= sum_i |A_i| |h_i|^2: half of its inverse keeps every eigenvalue of P above 1/2.
+    safe_lr = 0.5 / ((grad.curvature.abs() * grad.h.square().sum(1)).sum() + weight_decay)
+    scale = f.U_inv.norm() / f.U.shape[0] ** 0.5
+    return torch.stack([value.double() for value in (condition_of(f.U, f.U_inv), scale, finite, safe_lr)])
+
+
+class HealthMonitor:
+    """Carries the health of each step from the device to the host without waiting for it.
+
+    On a GPU the copy is queued behind the step and read once it has arrived, a few steps later. The host waits only
+    when it is `DEPTH` steps ahead, which leaves the GPU with work to do; so a verdict is never older than that.
+    """
+
+    DEPTH = 8
+
+    def __init__(self) -> None:
+        self._pending: deque[tuple[Tensor, torch.cuda.Event]] = deque()
+
+    def push(self, health: Tensor, fault: Tensor) -> None:
+        report = torch.cat([health, fault.double()[None]])
+        landing = torch.empty(report.shape, dtype=report.dtype, pin_memory=True)
+        landing.copy_(report, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(report.device))
+        self._pending.append((landing, event))
+
+    def latest(self) -> tuple[Health, int] | None:
+        """The newest health and fault bits that have arrived, or None."""
+        if len(self._pending) >= self.DEPTH:
+            self._pending[0][1].synchronize()
+        newest = None
+        while self._pending and self._pending[0][1].query():
+            newest = self._pending.popleft()[0]
+        if newest is None:
+            return None
+        *health, fault = newest.tolist()
+        return Health(*health), int(fault)
+
+    def newest(self) -> Health | None:
+        """The health of the last step. Waits for it."""
+        if not self._pending:
+            return None
+        report, event = self._pending[-1]
+        event.synchronize()
+        return Health(*report.tolist()[:-1])
+
+    def __reduce__(self) -> tuple[type["HealthMonitor"], tuple[()]]:
+        # Events belong to one process and one history: a copy starts with none.
+        return HealthMonitor, ()

@@ -1,0 +1,89 @@
+"""The dense output layer: the definition that every other layer is tested against."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from zloss.layers.ranking import Scores
+from zloss.stats import SphericalStats
+from zloss.targets import IGNORE_INDEX, checked_targets
+
+
+class DenseLinear(nn.Module):
+    """`FactoredLinear` without the factors: an ordinary `nn.Linear` behind the same interface, at O(B C H) a step.
+
+    Trained by any optimizer. With `torch.optim.SGD(lr, weight_decay=...)` it takes the very steps that
+    `FactoredLinear` takes under `FactoredSGD`.
+
+    >>> layer = DenseLinear(8, 1000)
+    >>> layer(torch.randn(4, 8), torch.tensor([1, 2, 3, 4]))
+    SphericalStats(target=(4,), num_classes=1000)
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        bias: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        ignore_index: int = IGNORE_INDEX,
+    ) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_features, num_classes, bias=bias, device=device, dtype=dtype)
+        self.ignore_index = ignore_index
+
+    @property
+    def num_classes(self) -> int:
+        return self.linear.out_features
+
+    def forward(self, h: Tensor, target: Tensor) -> SphericalStats:
+        return SphericalStats.from_logits(self.linear(h), target, ignore_index=self.ignore_index)
+
+    def weight(self) -> Tensor:  # (C, H)
+        """A copy of the weight matrix W."""
+        return self.linear.weight.detach().clone()
+
+    def bias(self) -> Tensor | None:  # (C,)
+        """A copy of the bias, or None."""
+        return None if self.linear.bias is None else self.linear.bias.detach().clone()
+
+    @torch.no_grad()
+    def logits(self, h: Tensor) -> Tensor:  # (B, C)
+        """All scores, without gradient."""
+        return F.linear(h, self.linear.weight, self.linear.bias)
+
+    @torch.no_grad()
+    def topk(self, h: Tensor, k: int, *, block_size: int | None = None) -> tuple[Tensor, Tensor]:  # (B, k), (B, k)
+        """Scores and classes of the k best classes, best first, in blocks of `block_size` classes."""
+        return self._scores(h).topk(k, block_size)
+
+    @torch.no_grad()
+    def rank(self, h: Tensor, target: Tensor, *, block_size: int | None = None) -> Tensor:  # as target
+        """1 + the number of classes that score strictly higher than the target; 0 for an ignored target."""
+        targets = checked_targets(target, h.shape[0], self.num_classes, self.ignore_index)
+        return self._scores(h).rank(targets, block_size).reshape(target.shape)
+
+    def to_linear(self) -> nn.Linear:
+        """An independent `nn.Linear` with the same weights."""
+        return _copy_of(self.linear)
+
+    @classmethod
+    def from_linear(cls, linear: nn.Linear, *, ignore_index: int = IGNORE_INDEX) -> "DenseLinear":
+        """A layer that starts from a copy of the weights of `linear`."""
+        layer = cls(1, 1, device="meta", ignore_index=ignore_index)
+        layer.linear = _copy_of(linear)
+        return layer
+
+    def _scores(self, h: Tensor) -> Scores:
+        return Scores(h, self.linear.weight, class_bias=self.linear.bias)
+
+
+def _copy_of(linear: nn.Linear) -> nn.Linear:
+    weight, bias = linear.weight, linear.bias
+    copy = nn.Linear(linear.in_features, linear.out_features, bias=bias is not None, device="meta", dtype=weight.dtype)
+    copy.weight = nn.Parameter(weight.detach().clone())
+    if bias is not None:
+        copy.bias = nn.Parameter(bias.detach().clone())
+    return copy

@@ -1,0 +1,192 @@
+"""The factored output layer: C classes at a cost that does not depend on C."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zloss.layers.faults import Fault
+from zloss.layers.precision import exact_products
+from zloss.layers.ranking import Scores
+from zloss.layers.statistics import FactoredStatistics, Tape, with_bias_column
+from zloss.layers.weight import FactoredWeight
+from zloss.stats import SphericalStats
+from zloss.targets import IGNORE_INDEX, checked_targets, parse_targets
+
+
+class FactoredLinear(FactoredWeight):
+    """An output layer for a huge number of classes, trained by SGD steps that cost O(H^2), whatever their number.
+
+    Stands for `nn.Linear(in_features, num_classes)` under a spherical loss. Its weight matrix is kept as
+    `W = V U + 1 omega^T` with U a small square matrix; `layer(h, target)` yields the statistics that such a loss needs,
+    the backward pass records the gradient of W in O(B H) numbers, and `FactoredSGD` applies exactly the step that dense
+    SGD would have taken. Neither W nor a gradient of its size is ever formed.
+
+    Args:
+        in_features: H, the width of the hidden layer.
+        num_classes: C.
+        bias: one more weight per class, as in `nn.Linear`.
+        device, dtype: of the weights; float32 or float64.
+        state_dtype: dtype of the H x H state and of all arithmetic on it. By default float64 where that is fast (CPUs
+            and data-centre GPUs), else `dtype`.
+        ignore_index: the target that counts for nothing.
+        max_condition: refactor when `condition()` passes this; by default 10 for float32, 10,000 for float64.
+        synchronous: on a GPU, wait for the verdict on every batch and step. Bad input is then refused at once, and a
+            step too large for the factors is applied by another route instead of being refused. Costs a stall a step.
+            A CPU always works like this.
+
+    >>> layer = FactoredLinear(16, 100_000)
+    >>> optimizer = zloss.FactoredSGD([layer], lr=1.0)
+    >>> h = torch.randn(4, 16, requires_grad=True)
+    >>> loss = zloss.ZLoss(a=0.1, b=10)(layer(h, torch.tensor([7, 0, 99_999, -100])))    # the last row is ignored
+    >>> loss.backward()                               # h.grad as usual; the gradient of W is recorded in the layer
+    >>> optimizer.step()
+
+    As with `nn.Linear`, `layer.requires_grad_(False)` freezes it, and nothing is recorded under `torch.no_grad()`.
+    Unlike with `nn.Linear`, a step uses up the gradient. `layer.V` is a parameter, so that it moves, saves and freezes
+    as usual, but it never has a `.grad`, and ordinary optimizers pass over it.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        bias: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        state_dtype: torch.dtype | None = None,
+        ignore_index: int = IGNORE_INDEX,
+        max_condition: float | None = None,
+        synchronous: bool = False,
+    ) -> None:
+        if in_features < 1 or num_classes < 2:
+            raise ValueError(f"expected in_features >= 1 and num_classes >= 2, got {in_features} and {num_classes}")
+        super().__init__(
+            num_classes,
+            in_features + bias,
+            device=device,
+            dtype=dtype,
+            state_dtype=state_dtype,
+            max_condition=max_condition,
+            synchronous=synchronous,
+        )
+        self.in_features, self.num_classes, self.has_bias = in_features, num_classes, bias
+        self.ignore_index = ignore_index
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw new weights, distributed as those of `nn.Linear`."""
+        bound = 1 / math.sqrt(self.in_features)
+        self.V.uniform_(-bound, bound)
+        self.adopt_rows()
+
+    def forward(
+        self,
+        h: Tensor,  # (B, H)
+        target: Tensor,  # (B,) or (B, K)
+    ) -> SphericalStats:
+        """Statistics of the activations `h @ W.T`, differentiable in `h` and, through the record, in W."""
+        self._check_hidden(h)
+        if isinstance(target, Tensor) and target.device != h.device:
+            raise ValueError(f"h and target must be on one device, got {h.device} and {target.device}")
+        parse = checked_targets if self.waits_for_device else parse_targets
+        targets = parse(target, len(h), self.num_classes, self.ignore_index)
+        tape = Tape(self)
+        anchor = self._anchor(tape) if torch.is_grad_enabled() and self.V.requires_grad else None
+        scores, mean, scatter = FactoredStatistics.apply(h, anchor, self.V.detach()[targets.index], targets, tape)
+        valid = targets.valid.reshape(target.shape)
+        return SphericalStats.from_moments(scores.reshape(target.shape), mean, scatter, self.num_classes, valid=valid)
+
+    def weight(self) -> Tensor:  # (C, H)
+        """The weight matrix W, materialised: a new C x H tensor."""
+        return self.materialised()[:, : self.in_features].contiguous()
+
+    def bias(self) -> Tensor | None:  # (C,)
+        """The bias, or None."""
+        return self.materialised()[:, -1].contiguous() if self.has_bias else None
+
+    @torch.no_grad()
+    def logits(self, h: Tensor) -> Tensor:  # (B, C)
+        """All scores `h @ W.T`, without gradient and without forming W."""
+        with exact_products(self.V.device.type):
+            return self._scores(h).all()
+
+    @torch.no_grad()
+    def topk(self, h: Tensor, k: int, *, block_size: int | None = None) -> tuple[Tensor, Tensor]:  # (B, k), (B, k)
+        """Scores and classes of the k best classes, best first, in blocks of `block_size` classes."""
+        with exact_products(self.V.device.type):
+            return self._scores(h).topk(k, block_size)
+
+    @torch.no_grad()
+    def rank(self, h: Tensor, target: Tensor, *, block_size: int | None = None) -> Tensor:  # as target
+        """1 + the number of classes that score strictly higher than the target; 0 for an ignored target."""
+        with exact_products(self.V.device.type):
+            scores = self._scores(h)
+            targets = checked_targets(target, len(h), self.num_classes, self.ignore_index)
+            return scores.rank(targets, block_size).reshape(target.shape)
+
+    def to_linear(self) -> nn.Linear:
+        """An `nn.Linear` with the same weights, to export or to go on with another loss or optimizer."""
+        full = self.materialised()
+        linear = nn.Linear(self.in_features, self.num_classes, bias=self.has_bias, device="meta", dtype=full.dtype)
+        linear.weight = nn.Parameter(full[:, : self.in_features].contiguous())
+        if self.has_bias:
+            linear.bias = nn.Parameter(full[:, -1].contiguous())
+        return linear
+
+    @classmethod
+    @torch.no_grad()
+    def from_linear(cls, linear: nn.Linear, **options: Any) -> "FactoredLinear":
+        """A factored layer that starts from the weights of `linear`; `options` as for the constructor.
+
+        >>> linear = nn.Linear(8, 100)
+        >>> torch.equal(FactoredLinear.from_linear(linear).weight(), linear.weight)
+        True
+        """
+        weight, bias = linear.weight, linear.bias
+        placement = {"device": weight.device, "dtype": weight.dtype} | options
+        layer = cls(linear.in_features, linear.out_features, bias=bias is not None, **placement)
+        layer.V[:, : linear.in_features].copy_(weight)
+        if bias is not None:
+            layer.V[:, -1].copy_(bias)
+        layer.adopt_rows()
+        return layer
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, num_classes={self.num_classes}, bias={self.has_bias}, "
+            f"dtype={self.V.dtype}, state_dtype={self.U.dtype}"
+        )
+
+    def _anchor(self, tape: Tape) -> Tensor:
+        """A leaf that autograd accumulates into exactly when it would accumulate into the weight of an `nn.Linear`.
+
+        So `loss.backward()` records, while `torch.autograd.grad(loss, h)` leaves the layer alone.
+        """
+        anchor = torch.empty(0, device=self.V.device, requires_grad=True)
+        anchor.register_post_accumulate_grad_hook(lambda _: self.record(tape.take()))
+        return anchor
+
+    def _check_hidden(self, h: Tensor) -> None:
+        if not isinstance(h, Tensor) or not h.is_floating_point():
+            got = f"dtype {h.dtype}" if isinstance(h, Tensor) else type(h).__name__
+            raise ValueError(f"h must be a floating-point tensor of shape (B, {self.in_features}), got {got}")
+        if h.dim() != 2 or h.shape[1] != self.in_features:
+            raise ValueError(
+                f"h must have shape (B, {self.in_features}), got {tuple(h.shape)}; flatten leading dimensions first"
+            )
+        if h.device != self.V.device:
+            raise ValueError(f"h is on {h.device} but the layer is on {self.V.device}")
+        if torch.promote_types(h.dtype, self.V.dtype) != self.V.dtype:
+            raise ValueError(f"h has dtype {h.dtype} but the layer holds {self.V.dtype}: convert one of them")
+
+    def _scores(self, h: Tensor) -> Scores:
+        self.raise_faults()
+        self._check_hidden(h)
+        if not h.isfinite().all():
+            raise self._error(Fault.HIDDEN, math.nan)
+        hs = with_bias_column(h.to(self.U.dtype), len(self.U))
+        return Scores((hs @ self.U.T).to(self.V.dtype), self.V.detach(), row_shift=(hs @ self.omega).to(self.V.dtype))

@@ -1,0 +1,46 @@
+"""What can be wrong with a batch or a step, as bits that a GPU can raise without stopping.
+
+On a CPU a fault is a `ValueError` at once. On a GPU that would mean waiting for the device on every step, so the layer
+sets a bit there, takes no further step while any bit is set, and raises the same `ValueError` when the host next has
+the bits at hand: a few steps later, or at the next call that reads results anyway.
+"""
+
+from enum import IntFlag
+
+from zloss.targets import out_of_range_message
+
+
+class Fault(IntFlag):
+    """Why a batch or a step was refused."""
+
+    TARGET = 1  # a target is no class
+    HIDDEN = 2  # h has a NaN or an infinity
+    GRADIENT = 4  # the upstream gradient has, or the step would overflow
+    SINGULAR = 8  # P is singular or nearly so
+
+
+class RefusedStepError(ValueError):
+    """A step that was not taken; the layer is as it was before. `safe_lr` is a learning rate that would do."""
+
+    def __init__(self, message: str, safe_lr: float) -> None:
+        super().__init__(message)
+        self.safe_lr = safe_lr
+
+
+def fault_error(fault: Fault, safe_lr: float, num_classes: int) -> ValueError:
+    """The error for the first of the bits that are set."""
+    if Fault.TARGET in fault:
+        return ValueError(out_of_range_message("a target", num_classes))
+    if Fault.HIDDEN in fault:
+        return ValueError("h has a NaN or an infinity (or activations that overflow): check the layers below")
+    if Fault.GRADIENT in fault:
+        return RefusedStepError(
+            "step refused, the layer is unchanged: the gradient has a NaN or an infinity, or the step would overflow "
+            f"the weights; lower the learning rate (with lr <= {safe_lr:.3g} this step is stable) or clip the gradient",
+            safe_lr,
+        )
+    return RefusedStepError(
+        "step refused, the layer is unchanged: with so large a learning rate the update matrix is nearly singular; "
+        f"use lr <= {safe_lr:.3g}, or FactoredLinear(..., synchronous=True), which applies such steps another way",
+        safe_lr,
+    )

@@ -1,0 +1,95 @@
+"""The autograd function of the factored layer: statistics forward; backward, the gradient of h and a record for W.
+
+Three products of a B x H with an H x H matrix, whatever the number of classes and of targets: `h @ gram` and `h @ U^T`
+forward, `(weighted sum of target rows) @ U` backward. The step uses the first two again.
+
+Shape letters: B rows, H width of the layer (with the bias column), K targets per row, C classes.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from zloss.layers.faults import Fault
+from zloss.layers.gradient import RecordedGradient
+from zloss.layers.precision import exact_products
+from zloss.layers.weight import FactoredWeight
+from zloss.targets import Targets
+
+
+class Tape:
+    """Ties one forward pass to the weights it saw, and carries its recorded gradient back to them."""
+
+    def __init__(self, weight: FactoredWeight) -> None:
+        self.weight = weight
+        self._version = weight.version
+        self._record: RecordedGradient | None = None
+
+    def check_unchanged(self) -> None:
+        if self.weight.version != self._version:
+            raise RuntimeError(
+                "the layer took a step (or got new weights) between this forward pass and its backward pass: "
+                "run every backward before the step"
+            )
+
+    def put(self, record: RecordedGradient) -> None:
+        self._record = record
+
+    def take(self) -> RecordedGradient:
+        assert self._record is not None, "autograd accumulates after backward, and backward puts a record here"
+        record, self._record = self._record, None
+        return record
+
+
+class FactoredStatistics(torch.autograd.Function):
+    """`h -> (target scores, mean, scatter)` of the activations `h @ (V U + 1 omega^T)^T`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        h: Tensor,  # (B, H)
+        anchor: Tensor | None,  # (0,) takes part so that backward runs even where h needs no gradient
+        rows: Tensor,  # (B, K, H) the targets' rows of V
+        targets: Targets,
+        tape: Tape,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        f = tape.weight.factors()
+        with exact_products(h.device.type):
+            hs = with_bias_column(h.to(f.U.dtype), len(f.U))
+            hg, hu = hs @ f.gram, hs @ f.U.T
+            mean = hs @ f.wbar
+            scatter = (hs * hg).sum(1).clamp_min(0)
+            scores = (rows * hu[:, None]).sum(-1) + (hs @ f.omega)[:, None]
+        refused = tape.weight.inspect(
+            Fault.TARGET.value * targets.out_of_range + Fault.HIDDEN.value * ~(mean + scatter).isfinite().all()
+        )
+        ctx.save_for_backward(hs, hg, hu, mean, rows, targets.index, targets.valid, refused)
+        ctx.tape, ctx.h_dtype, ctx.h_width = tape, h.dtype, h.shape[1]
+        scores = torch.where(targets.valid, scores, 0)
+        mean = torch.where(refused, torch.nan, mean)
+        return scores.to(rows.dtype), mean.to(rows.dtype), scatter.to(rows.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, score_grad: Tensor, mean_grad: Tensor, scatter_grad: Tensor) -> tuple[Tensor | None, ...]:
+        hs, hg, hu, mean, rows, index, valid, refused = ctx.saved_tensors
+        ctx.tape.check_unchanged()
+        f, num_classes = ctx.tape.weight.factors(), len(ctx.tape.weight.V)
+        target_grad = torch.where(valid, score_grad.to(hs.dtype), 0)
+        mean_grad, curvature = mean_grad.to(hs.dtype), 2 * scatter_grad.to(hs.dtype)
+        with exact_products(hs.device.type):
+            target_rows = (rows * target_grad[..., None]).sum(1) @ f.U + target_grad.sum(1)[:, None] * f.omega
+        grad_h = curvature[:, None] * hg + mean_grad[:, None] * f.wbar + target_rows
+        ctx.tape.put(
+            RecordedGradient(hs, hg, hu, mean, curvature, mean_grad / num_classes, index, target_grad, target_rows)
+        )
+        # The layers below must not learn from a batch that this one refused.
+        grad_h = torch.where(refused, 0, grad_h[:, : ctx.h_width])
+        return grad_h.to(ctx.h_dtype), hs.new_empty(0), None, None, None
+
+
+def with_bias_column(h: Tensor, width: int) -> Tensor:
+    """`h`, with a column of ones where the layer has one more column than `h`: its bias."""
+    return h if h.shape[1] == width else torch.cat([h, h.new_ones(len(h), 1)], 1)

@@ -1,0 +1,93 @@
+"""One exact SGD step on the factors `W = V U + 1 omega^T`, as pure functions; README.md beside this file derives it.
+
+The dense step is `W <- W P - lr (1 (H^T g_s)^T + Y^T H)` with the symmetric `P = (1 - lr decay) I - lr K1`. Its dense
+part multiplies U from the right; its sparse part goes to the target rows of V through the new `U^-1`; the mean row and
+the centred Gram matrix follow in closed form. Nothing here has C rows.
+
+`P` is the identity plus a matrix of rank B. Two regimes share one result: `B < H` works with B x B systems and never
+forms P (Woodbury), `B >= H` forms the H x H matrices.
+
+Shape letters: B rows of the batch, H width of the layer, K targets per row, C classes.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from zloss.layers.gradient import RecordedGradient
+
+
+class Factors(NamedTuple):
+    """The small state of a factored layer: everything except V."""
+
+    U: Tensor  # (H, H)
+    U_inv: Tensor  # (H, H)
+    omega: Tensor  # (H,)
+    wbar: Tensor  # (H,) mean row of W
+    gram: Tensor  # (H, H) Gram matrix of W with its mean row taken off
+
+
+class Step(NamedTuple):
+    """The factors after a step, and what the step subtracts from the rows of V: `V[t] -= lr g_t row`."""
+
+    factors: Factors
+    rows: Tensor  # (B, H) H U_inv, with the new U_inv
+
+
+def exact_step(factors: Factors, grad: RecordedGradient, lr: float, weight_decay: float, num_classes: int) -> Step:
+    """The step of dense SGD on W, applied to the factors. Changes nothing in place.
+
+    Where P is singular `U_inv` and `rows` come out non-finite or huge; the other factors are right all the same.
+    """
+    # A tensor, so that keep = 0 (P singular) divides to inf as IEEE has it instead of raising.
+    keep = torch.full_like(factors.omega[0], 1 - lr * weight_decay)
+    regime = _low_rank if len(grad.h) < grad.h.shape[1] else _full_rank
+    U, gram, U_inv, rows = regime(factors, grad, lr, keep, num_classes)
+    column = grad.curvature * (grad.h @ factors.omega) + grad.sum_grad
+    omega = keep * factors.omega - lr * (grad.h.T @ column)
+    wbar = keep * factors.wbar - lr * (grad.h.T @ (grad.mean_grad + grad.target_grad_sum / num_classes))
+    return Step(Factors(U, U_inv, omega, wbar, gram), rows)
+
+
+def subtract_rows_(V: Tensor, grad: RecordedGradient, rows: Tensor, lr: float) -> None:
+    """`V[t] -= lr g_t row` for every target; where targets repeat the rows add up."""
+    update = (-lr * grad.target_grad[..., None]) * rows[:, None]  # (B, K, H)
+    V.index_add_(0, grad.index.flatten(), update.flatten(0, 1).to(V.dtype))
+
+
+_Matrices = tuple[Tensor, Tensor, Tensor, Tensor]  # U, gram, U_inv, rows
+
+
+def _low_rank(f: Factors, grad: RecordedGradient, lr: float, keep: Tensor, num_classes: int) -> _Matrices:
+    h, a = grad.h, grad.curvature[:, None]
+    ah = a * h
+    # gram <- P gram P - lr (P R + R^T P) + lr^2 N is keep^2 gram plus H^T X and its transpose.
+    y = grad.target_grad_sum[:, None]
+    bend = a * grad.hg
+    rows_t = grad.centred_target_rows(f.wbar)
+    x = ((0.5 * bend + rows_t) @ h.T) @ ah
+    x += 0.5 * (grad.repeated_targets() - y * ((y.T @ h) / num_classes))
+    x = lr**2 * x - lr * keep * (bend + rows_t)
+    htx = h.T @ x
+    gram = keep**2 * f.gram + htx + htx.T
+    U = keep * f.U - lr * (grad.hu.T @ ah)
+    # P^-1 = (I + r H^T A S H) / keep with S = (I - r H H^T A)^-1, and H P^-1 = S H / keep.
+    ratio = lr / keep
+    system = torch.eye(len(h), dtype=h.dtype, device=h.device) - ratio * ((h @ h.T) * grad.curvature)
+    solved = torch.linalg.solve_ex(system, h @ f.U_inv).result
+    U_inv = (f.U_inv + ratio * (ah.T @ solved)) / keep
+    return U, gram, U_inv, solved / keep
+
+
+def _full_rank(f: Factors, grad: RecordedGradient, lr: float, keep: Tensor, num_classes: int) -> _Matrices:
+    h, width = grad.h, grad.h.shape[1]
+    y = grad.h.T @ grad.target_grad_sum
+    stacked = torch.cat([grad.curvature[:, None] * h, grad.centred_target_rows(f.wbar), grad.repeated_targets()], dim=1)
+    k1, r_t, n = (h.T @ stacked).split(width, dim=1)
+    P = keep * torch.eye(width, dtype=h.dtype, device=h.device) - lr * k1
+    # Half of the new Gram matrix; adding the transpose gives the whole and keeps it symmetric.
+    half = P @ (0.5 * (f.gram @ P) - lr * r_t.T)
+    half += (0.5 * lr**2) * (n - torch.outer(y, y) / num_classes)
+    U_inv = torch.linalg.solve_ex(P, f.U_inv).result
+    return f.U @ P, half + half.T, U_inv, h @ U_inv

@@ -1,0 +1,297 @@
+"""A C x H weight matrix held in factors, which can take exact SGD steps without ever being formed."""
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zloss.layers.conditioning import Health, HealthMonitor, assess, centred_moments, condition_of, materialise_
+from zloss.layers.faults import Fault, fault_error
+from zloss.layers.gradient import RecordedGradient, concatenate
+from zloss.layers.precision import check_dtypes, default_state_dtype, exact_products
+from zloss.layers.update import Factors, Step, exact_step, subtract_rows_
+
+# Where rounding errors of V, amplified by the condition of U, stay within one digit (float32) or four (float64) of V's.
+_MAX_CONDITION = {torch.float32: 10.0, torch.float64: 1e4}
+# Weight decay shrinks U as a whole; multiply it into V long before V could overflow.
+_MAX_SCALE = 1e6
+# A host that runs ahead of its GPU sees the condition pass its limit late. A single step that would exceed the limit
+# this many times over has leapt towards singularity, and is refused.
+_LEAP = 100.0
+_FORGOTTEN_STEP = 1000  # backward passes without a step before we suspect that there is no optimizer
+_HASTY_STEPS, _HASTY_REFACTORS = 10, 5  # so many refactors, each so soon after the last: the learning rate is too large
+
+
+class FactoredWeight(nn.Module):
+    """`W = V U + 1 omega^T` with its mean row and centred Gram matrix, and the gradient recorded for it.
+
+    The base of `FactoredLinear`, without inputs, targets or classes' scores: here the matrix is kept, stepped and kept
+    in good condition. `V` is a parameter that never has a `.grad`; the H x H state are buffers.
+    """
+
+    U: Tensor  # (H, H)
+    U_inv: Tensor  # (H, H)
+    omega: Tensor  # (H,)
+    wbar: Tensor  # (H,)
+    gram: Tensor  # (H, H)
+    _fault: Tensor  # () bits of `Fault`, kept on a GPU until the host reads them
+
+    def __init__(
+        self,
+        num_classes: int,
+        width: int,
+        *,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+        state_dtype: torch.dtype | None,
+        max_condition: float | None,
+        synchronous: bool,
+    ) -> None:
+        super().__init__()
+        if max_condition is not None and not max_condition > 1:
+            raise ValueError(f"max_condition must be greater than 1, which a refactor restores, got {max_condition}")
+        dtype = dtype or torch.get_default_dtype()
+        check_dtypes(dtype, state_dtype)
+        self.max_condition, self.synchronous = max_condition, synchronous
+        self.refactors = 0
+        self._drift: Tensor | None = None
+        self._steps_since_refactor = self._hasty_refactors = 0
+        self._records: list[RecordedGradient] = []
+        self.version = 0  # counts changes of the weights, so that a stale backward pass is noticed
+        self._monitor = HealthMonitor()
+        self._asked_state_dtype = state_dtype
+        self.V = nn.Parameter(torch.empty(num_classes, width, device=device, dtype=dtype))
+        square, row = (width, width), (width,)
+        for name, shape in {"U": square, "U_inv": square, "omega": row, "wbar": row, "gram": square}.items():
+            self.register_buffer(name, torch.empty(shape, device=self.V.device, dtype=self._state_dtype()))
+        self.register_buffer("_fault", torch.zeros((), device=self.V.device, dtype=torch.long), persistent=False)
+
+    # ---- the matrix --------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def refactor(self) -> None:
+        """Multiply U into V and take all statistics anew: one pass over V in place, O(C H^2). Leaves W as it is.
+
+        Happens by itself when `condition()` passes `max_condition`.
+        """
+        with exact_products(self.V.device.type):
+            materialise_(self.V, self.U, self.omega)
+            self._finish_refactor(tracked_gram=self.gram.clone())
+        self._records = [record.after_refactor() for record in self._records]
+
+    @torch.no_grad()
+    def condition(self) -> float:
+        """`|U|_F |U^-1|_F / H`: 1 after a refactor, growing by training."""
+        self.raise_faults()
+        return condition_of(self.U, self.U_inv).item()
+
+    def drift(self) -> float:
+        """Relative error that the tracked Gram matrix had picked up by the last refactor; 0 before the first."""
+        return 0.0 if self._drift is None else self._drift.item()
+
+    def factors(self) -> Factors:
+        """The small state, as the tensors themselves."""
+        return Factors(self.U, self.U_inv, self.omega, self.wbar, self.gram)
+
+    @torch.no_grad()
+    def materialised(self) -> Tensor:  # (C, H)
+        """W itself, as a new tensor."""
+        self.raise_faults()
+        weight = self.V.detach().clone()
+        with exact_products(self.V.device.type):
+            materialise_(weight, self.U, self.omega)
+        return weight
+
+    @torch.no_grad()
+    def adopt_rows(self) -> None:
+        """Take what V holds now as W."""
+        self._reset_factors()
+        self._forget_gradient()
+
+    # ---- the gradient ------------------------------------------------------------------------------------------------
+
+    def record(self, gradient: RecordedGradient) -> None:
+        """Add to the gradient that the next step will apply."""
+        self._records.append(gradient)
+        if len(self._records) == _FORGOTTEN_STEP:
+            warnings.warn(
+                f"{_FORGOTTEN_STEP} backward passes without a step: is this layer given to a FactoredSGD?", stacklevel=2
+            )
+
+    def recorded_gradient(self) -> RecordedGradient | None:
+        """The gradient of W left by the backward passes since the last step, in factored form; None without any."""
+        if len(self._records) > 1:
+            self._records = [concatenate(self._records)]
+        return self._records[0] if self._records else None
+
+    @torch.no_grad()
+    def grad_norm(self) -> Tensor:  # ()
+        """Frobenius norm of the full C x H gradient, exact, in O(B H^2); 0 without any."""
+        gradient = self.recorded_gradient()
+        if gradient is None:
+            return self.wbar.new_zeros(())
+        with exact_products(self.V.device.type):
+            return gradient.norm(self.wbar, len(self.V))
+
+    @torch.no_grad()
+    def scale_grad_(self, factor: Tensor | float) -> None:
+        """Multiply the recorded gradient by `factor`."""
+        self._records = [record.scaled(factor) for record in self._records]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the recorded gradient."""
+        self._records = []
+
+    # ---- the step ----------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def step_(self, lr: float, *, weight_decay: float = 0.0) -> None:
+        """Take the SGD step of the recorded gradient and use it up. `FactoredSGD` calls this."""
+        self._act_on_reports()
+        grad = self.recorded_gradient()
+        if grad is None:
+            return
+        with exact_products(self.V.device.type):
+            step = exact_step(self.factors(), grad, lr, weight_decay, len(self.V))
+            health = assess(step, grad, weight_decay, torch.finfo(self.V.dtype).max)
+            if self.waits_for_device:
+                self._apply_or_refuse(step, grad, lr, Health(*health.tolist()))
+            else:
+                self._apply_where_sound(step, grad, lr, health)
+        self._steps_since_refactor += 1
+        self._forget_gradient()
+
+    def _apply_or_refuse(self, step: Step, grad: RecordedGradient, lr: float, health: Health) -> None:
+        """Apply a step of known health: through the factors, or explicitly in the course of a refactor."""
+        if not health.finite:
+            raise self._error(Fault.GRADIENT, health.safe_lr)
+        if self._is_sound(health):
+            self._set_factors(step.factors)
+            subtract_rows_(self.V, grad, step.rows, lr)
+            return
+        # The new U_inv is badly conditioned or does not exist; once U is multiplied into V the step does not need it.
+        materialise_(self.V, step.factors.U, step.factors.omega)
+        subtract_rows_(self.V, grad, grad.h, lr)
+        self._warn_if_hasty(health.safe_lr)
+        self._finish_refactor(tracked_gram=step.factors.gram)
+
+    def _apply_where_sound(self, step: Step, grad: RecordedGradient, lr: float, health: Tensor) -> None:
+        """Decide on the device: apply the step, or change nothing and raise a fault there for the host to find."""
+        condition, _, finite, _ = health
+        leaps = ~(condition <= _LEAP * self._condition_limit())
+        verdict = torch.where(finite > 0, leaps * Fault.SINGULAR.value, Fault.GRADIENT.value)
+        self._fault.copy_(torch.where(self._fault == 0, verdict, self._fault))
+        sound = self._fault == 0
+        pairs = zip(step.factors, self.factors(), strict=True)
+        self._set_factors(Factors(*(torch.where(sound, new, old) for new, old in pairs)))
+        grad = replace(grad, target_grad=torch.where(sound, grad.target_grad, 0))
+        subtract_rows_(self.V, grad, torch.where(sound, step.rows, 0), lr)
+        self._monitor.push(health, self._fault)
+
+    def _act_on_reports(self) -> None:
+        """Refactor, or raise, when word of an earlier step's trouble has come back from the device."""
+        report = self._monitor.latest()
+        if report is None:
+            return
+        health, fault = report
+        if fault:
+            raise self._clear_fault(Fault(fault), health.safe_lr)
+        if not self._is_sound(health):
+            self.refactor()
+
+    def _is_sound(self, health: Health) -> bool:
+        return health.condition <= self._condition_limit() and 1 / _MAX_SCALE <= health.scale <= _MAX_SCALE
+
+    def _condition_limit(self) -> float:
+        return self.max_condition or _MAX_CONDITION[self.V.dtype]
+
+    # ---- faults ------------------------------------------------------------------------------------------------------
+
+    @property
+    def waits_for_device(self) -> bool:
+        """Whether verdicts are read at once: always on a CPU, where that is free."""
+        return self.synchronous or self.V.device.type != "cuda"
+
+    def inspect(self, fault: Tensor) -> Tensor:  # () -> () bool
+        """Refuse a batch with the given fault bits: raise at once, or note it on the device. Returns whether to."""
+        if self.waits_for_device:
+            if bits := Fault(int(fault)):
+                raise self._error(bits, math.nan)
+        else:
+            self._fault.bitwise_or_(fault)
+        return fault != 0
+
+    def raise_faults(self) -> None:
+        """Raise the error of a batch or step that was refused on the device and not reported yet. Waits for it."""
+        if not self.waits_for_device and (fault := Fault(int(self._fault))):
+            report = self._monitor.newest()
+            raise self._clear_fault(fault, report.safe_lr if report else math.nan)
+
+    def _clear_fault(self, fault: Fault, safe_lr: float) -> ValueError:
+        self._fault.zero_()
+        self._monitor = HealthMonitor()
+        self._forget_gradient()
+        return self._error(fault, safe_lr)
+
+    def _error(self, fault: Fault, safe_lr: float) -> ValueError:
+        return fault_error(fault, safe_lr, len(self.V))
+
+    # ---- state -------------------------------------------------------------------------------------------------------
+
+    def _set_factors(self, new: Factors) -> None:
+        # In place, so that tensors handed out by state_dict() stay consistent with V, which is updated in place too.
+        for old, value in zip(self.factors(), new, strict=True):
+            old.copy_(value)
+
+    def _reset_factors(self) -> None:
+        torch.nn.init.eye_(self.U)
+        torch.nn.init.eye_(self.U_inv)
+        self.omega.zero_()
+        with exact_products(self.V.device.type):
+            wbar, gram = centred_moments(self.V, self.U.dtype)
+        self.wbar.copy_(wbar)
+        self.gram.copy_(gram)
+
+    def _finish_refactor(self, tracked_gram: Tensor) -> None:
+        self._reset_factors()
+        self._drift = (tracked_gram - self.gram).norm() / self.gram.norm().clamp_min(torch.finfo(self.gram.dtype).tiny)
+        self.refactors += 1
+        self._steps_since_refactor = 0
+        self._monitor = HealthMonitor()
+
+    def _forget_gradient(self) -> None:
+        self._records = []
+        self.version += 1
+
+    def _warn_if_hasty(self, safe_lr: float) -> None:
+        self._hasty_refactors = self._hasty_refactors + 1 if self._steps_since_refactor < _HASTY_STEPS else 0
+        if self._hasty_refactors == _HASTY_REFACTORS:
+            warnings.warn(
+                f"{_HASTY_REFACTORS} refactors within {_HASTY_STEPS} steps of each other, each a pass over all classes: "
+                f"the learning rate is too large for the factors; about {safe_lr:.3g} would be safe",
+                stacklevel=2,
+            )
+
+    def _state_dtype(self) -> torch.dtype:
+        asked = self._asked_state_dtype or default_state_dtype(self.V.device, self.V.dtype)
+        return torch.promote_types(asked, self.V.dtype)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "FactoredWeight":
+        """Move or convert: V as asked, the state with it but in a dtype of its own (a round trip must not blunt it)."""
+        check_dtypes(fn(torch.empty(0, dtype=self.V.dtype, device=self.V.device)).dtype, None)
+        state = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
+        super()._apply(fn, recurse)
+        for name, buffer in state.items():
+            if buffer.is_floating_point():
+                self._buffers[name] = buffer.to(device=self.V.device, dtype=self._state_dtype())
+        self._forget_gradient()
+        self._monitor = HealthMonitor()
+        return self
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._forget_gradient()

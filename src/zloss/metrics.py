@@ -1,0 +1,75 @@
+"""Streaming metrics of ranks. Compute the ranks once (`layer.rank`), then feed them to as many metrics as you like.
+
+The rank of a target is **1 + the number of classes that score strictly higher**: the best possible is 1, and equal
+scores share the better rank. A rank of 0 stands for an ignored target and counts for nothing.
+"""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+
+class _RankMetric(ABC):
+    """A mean over ranks. Sums stay on the device of the ranks; only `compute` waits for them."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._sums: Tensor | None = None  # (3,) sum of scores, number of ranks, number of negative ranks
+
+    @abstractmethod
+    def _score(self, ranks: Tensor) -> Tensor:
+        """The contribution of each rank."""
+
+    def update(self, ranks: Tensor) -> None:
+        """Add ranks, in a tensor of any shape; a rank of 0 is ignored."""
+        if ranks.is_floating_point() or ranks.is_complex() or ranks.dtype == torch.bool:
+            raise ValueError(f"ranks must be integers, got dtype {ranks.dtype}")
+        counted = ranks > 0
+        score = torch.where(counted, self._score(ranks.clamp_min(1)), 0)
+        sums = torch.stack([part.sum(dtype=torch.float64) for part in (score, counted, ranks < 0)])
+        self._sums = sums if self._sums is None else self._sums + sums
+
+    def compute(self) -> float:
+        """The mean over all ranks so far."""
+        total, count, negative = (0, 0, 0) if self._sums is None else self._sums.tolist()
+        if negative:
+            raise ValueError("a rank was negative: ranks start at 1, and 0 stands for an ignored target")
+        if not count:
+            raise ValueError("no ranks yet: call update(ranks) before compute()")
+        return float(total / count)
+
+
+class TopKError(_RankMetric):
+    """The share of targets that are not among the k best classes: the mean of `rank > k`.
+
+    >>> metric = TopKError(5)
+    >>> metric.update(torch.tensor([1, 5, 6, 100]))
+    >>> metric.compute()
+    0.5
+    """
+
+    def __init__(self, k: int) -> None:
+        if k < 1:
+            raise ValueError(f"k must be at least 1, got {k}")
+        self.k = k
+        super().__init__()
+
+    def _score(self, ranks: Tensor) -> Tensor:
+        return (ranks > self.k).double()
+
+
+class MeanReciprocalRank(_RankMetric):
+    """The mean of `1 / rank`.
+
+    >>> metric = MeanReciprocalRank()
+    >>> metric.update(torch.tensor([1, 2, 4, 4]))
+    >>> metric.compute()
+    0.5
+    """
+
+    def _score(self, ranks: Tensor) -> Tensor:
+        return 1 / ranks.double()

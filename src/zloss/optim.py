@@ -1,0 +1,139 @@
+"""Optimisation of factored layers: SGD steps and gradient clipping."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, overload
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from zloss.layers import FactoredLinear
+
+
+class FactoredSGD(Optimizer):
+    """Plain SGD on factored layers: exactly the steps of `torch.optim.SGD` on the dense weights they stand for.
+
+    Use it beside an ordinary optimizer for the rest of the network. Learning-rate schedulers work as usual. Momentum
+    and adaptive rates would need a dense gradient and do not exist here.
+
+    Args:
+        layers: a layer, several, or parameter groups `{"layers": [...], "lr": ...}`.
+        lr: learning rate.
+        weight_decay: L2 penalty, added to the gradient as `weight_decay * W`.
+
+    >>> layer = zloss.FactoredLinear(8, 1000)
+    >>> optimizer = FactoredSGD(layer, lr=0.5)
+    >>> scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=10)
+    """
+
+    def __init__(
+        self,
+        layers: FactoredLinear | Iterable[FactoredLinear] | Iterable[dict[str, Any]],
+        lr: float,
+        *,
+        weight_decay: float = 0.0,
+    ) -> None:
+        self._layers: dict[nn.Parameter, FactoredLinear] = {}
+        groups = [layers] if isinstance(layers, FactoredLinear) else list(layers)
+        if not groups:
+            raise ValueError("FactoredSGD got no layers")
+        if not isinstance(groups[0], dict):
+            groups = [{"layers": groups}]
+        super().__init__(groups, {"lr": lr, "weight_decay": weight_decay})  # type: ignore[arg-type]
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add layers, given as `{"layers": [...]}`, with options of their own."""
+        group = dict(param_group)
+        layers = group.pop("layers", None)
+        layers = [layers] if isinstance(layers, FactoredLinear) else list(layers or [])
+        for layer in layers:
+            if not isinstance(layer, FactoredLinear):
+                raise ValueError(
+                    f"FactoredSGD trains FactoredLinear layers, got {type(layer).__name__}; "
+                    "give other parameters to an ordinary optimizer"
+                )
+        for name in ("lr", "weight_decay"):
+            _check_rate(name, group.get(name, self.defaults[name]))
+        super().add_param_group(group | {"params": [layer.V for layer in layers]})
+        self._layers |= {layer.V: layer for layer in layers}
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Apply the recorded gradient of every layer and use it up. A layer without one is left alone."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            _check_rate("lr", group["lr"])
+            for parameter in group["params"]:
+                self._layers[parameter].step_(float(group["lr"]), weight_decay=group["weight_decay"])
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the recorded gradients."""
+        for layer in self._layers.values():
+            layer.zero_grad()
+
+
+@torch.no_grad()
+def clip_grad_norm_(
+    params_and_layers: nn.Module | Tensor | Iterable[Tensor | nn.Module],
+    max_norm: float,
+    *,
+    error_if_nonfinite: bool = False,
+) -> Tensor:
+    """Clip the gradients of ordinary parameters and of factored layers by their one common 2-norm.
+
+    Does for a network with a factored layer what `torch.nn.utils.clip_grad_norm_` does for its dense twin: the norm of
+    the factored gradient is that of the full C x H matrix.
+
+    Args:
+        params_and_layers: parameters and modules in any mix; a module stands for all that it contains.
+        max_norm: the norm to clip to.
+        error_if_nonfinite: raise when the norm is NaN or infinite, before anything is scaled.
+
+    Returns:
+        The norm before clipping.
+    """
+    if not max_norm > 0:
+        raise ValueError(f"max_norm must be > 0, got {max_norm}")
+    parameters, layers = _parameters_and_layers(params_and_layers)
+    grads = [p.grad for p in parameters if p.grad is not None]
+    device = grads[0].device if grads else layers[0].V.device if layers else torch.device("cpu")
+    norms = [grad.norm(dtype=torch.float64 if device.type == "cpu" else None) for grad in grads]
+    norms += [layer.grad_norm() for layer in layers]
+    total = torch.stack([norm.to(device).double() for norm in norms]).norm() if norms else torch.zeros(())
+    if error_if_nonfinite and not total.isfinite():
+        raise ValueError(f"the norm of the gradients is {total.item()}: nothing was clipped")
+    factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
+    for grad in grads:
+        grad.mul_(factor.to(grad.device, grad.dtype))
+    for layer in layers:
+        layer.scale_grad_(factor.to(layer.U.device, layer.U.dtype))
+    return total
+
+
+def _parameters_and_layers(given: Any) -> tuple[list[Tensor], list[FactoredLinear]]:
+    parameters: dict[Tensor, None] = {}
+    layers: dict[FactoredLinear, None] = {}
+    for item in [given] if isinstance(given, Tensor | nn.Module) else given:
+        if isinstance(item, nn.Module):
+            parameters |= dict.fromkeys(item.parameters())
+            layers |= {module: None for module in item.modules() if isinstance(module, FactoredLinear)}
+        elif isinstance(item, Tensor):
+            parameters[item] = None
+        else:
+            raise ValueError(f"expected parameters and modules, got {type(item).__name__}")
+    return list(parameters), list(layers)
+
+
+def _check_rate(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{name} must be a finite number >= 0, got {value}")

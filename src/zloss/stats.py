@@ -1,0 +1,182 @@
+"""Spherical statistics: all that a loss of the spherical family sees of the C pre-activations of an example.
+
+A loss is *spherical* when it depends on the pre-activations `o = W h` only through
+
+    the targets' own activations   o_t                (K of them per example)
+    their sum                      s = sum_i o_i
+    the sum of their squares       q = sum_i o_i^2
+
+`SphericalStats` is the narrow waist between the two halves of the library: losses are small functions *of* it, output
+layers are ways to *obtain* it, and neither knows the other. A dense layer obtains it from logits in O(C H) per example;
+`zloss.FactoredLinear` obtains it in O(H^2) and never forms a logit.
+
+Inside, the sum and the sum of squares are kept as the mean and the sum of squared deviations (`scatter`), because
+`q / C - mean^2` cancels catastrophically when the mean dominates, and the centred Gram matrix of a factored layer gives
+the scatter directly.
+
+>>> stats = SphericalStats.from_logits(torch.tensor([[1.0, 2.0, 6.0]]), torch.tensor([2]))
+>>> stats.target, stats.sum, stats.sumsq
+(tensor([6.]), tensor([9.]), tensor([41.]))
+
+Shape letters: B examples, K targets per example, C classes.
+"""
+
+import torch
+from torch import Tensor
+
+from zloss.targets import IGNORE_INDEX, checked_targets
+
+
+class SphericalStats:
+    """The activations of the targets, and the first two moments of all activations, for each example of a batch.
+
+    Args:
+        target: activations of the targets, (B,) or (B, K).
+        sum: sum of all C activations of each example, (B,).
+        sumsq: sum of their squares, (B,).
+        num_classes: C.
+        valid: which targets count, a bool tensor of the shape of `target`; all of them when None.
+
+    Prefer `from_logits` or `from_moments`, which do not lose the variance to cancellation.
+    """
+
+    __slots__ = ("mean", "num_classes", "scatter", "target", "valid")
+
+    target: Tensor  # (B,) or (B, K)
+    mean: Tensor  # (B,)
+    scatter: Tensor  # (B,) sum of squared deviations from the mean
+    num_classes: int
+    valid: Tensor  # as target, bool
+
+    def __init__(
+        self,
+        target: Tensor,  # (B,) or (B, K)
+        sum: Tensor,  # (B,)
+        sumsq: Tensor,  # (B,)
+        num_classes: int,
+        *,
+        valid: Tensor | None = None,
+    ) -> None:
+        mean = sum / num_classes
+        self._set(target, mean, (sumsq - sum * mean).clamp_min(0), num_classes, valid)
+
+    @classmethod
+    def from_moments(
+        cls,
+        target: Tensor,  # (B,) or (B, K)
+        mean: Tensor,  # (B,)
+        scatter: Tensor,  # (B,)
+        num_classes: int,
+        *,
+        valid: Tensor | None = None,
+    ) -> "SphericalStats":
+        """Statistics from the mean and the sum of squared deviations, which lose nothing to cancellation."""
+        stats = cls.__new__(cls)
+        stats._set(target, mean, scatter, num_classes, valid)
+        return stats
+
+    @classmethod
+    def from_logits(
+        cls,
+        logits: Tensor,  # (B, C)
+        target: Tensor,  # (B,) or (B, K)
+        *,
+        ignore_index: int = IGNORE_INDEX,
+    ) -> "SphericalStats":
+        """The dense definition. Half-precision logits are summed in float32."""
+        check_logits(logits)
+        targets = checked_targets(target, logits.shape[0], logits.shape[1], ignore_index)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        mean, scatter = mean_and_scatter(logits)
+        # Padding points at class 0: cut it off, value and gradient alike.
+        own = torch.where(targets.valid, logits.gather(1, targets.index), 0)
+        return cls.from_moments(
+            own.reshape(target.shape), mean, scatter, logits.shape[1], valid=targets.valid.reshape(target.shape)
+        )
+
+    def _set(self, target: Tensor, mean: Tensor, scatter: Tensor, num_classes: int, valid: Tensor | None) -> None:
+        if num_classes < 2:
+            raise ValueError(f"num_classes must be at least 2, got {num_classes}")
+        rows = target.shape[:1]
+        if target.dim() not in (1, 2) or mean.shape != rows or scatter.shape != rows:
+            raise ValueError(
+                "expected target of shape (B,) or (B, K) and sums of shape (B,), got "
+                f"{tuple(target.shape)}, {tuple(mean.shape)} and {tuple(scatter.shape)}"
+            )
+        if valid is not None and valid.shape != target.shape:
+            raise ValueError(f"valid must have the shape of target, {tuple(target.shape)}, got {tuple(valid.shape)}")
+        self.target, self.mean, self.scatter, self.num_classes = target, mean, scatter, num_classes
+        self.valid = torch.ones_like(target, dtype=torch.bool) if valid is None else valid
+
+    @property
+    def sum(self) -> Tensor:  # (B,)
+        """Sum of all activations of each example."""
+        return self.mean * self.num_classes
+
+    @property
+    def sumsq(self) -> Tensor:  # (B,)
+        """Sum of the squares of all activations of each example."""
+        return self.scatter + self.num_classes * self.mean.square()
+
+    @property
+    def variance(self) -> Tensor:  # (B,)
+        """Variance of the activations of each example, with denominator C as in the paper."""
+        return self.scatter / self.num_classes
+
+    @property
+    def z(self) -> Tensor:  # as target
+        """Z-normalised activations of the targets, `(o_t - mean) / std`; 0 where all activations are equal."""
+        return z_normalize(self.target, self.mean, self.variance)
+
+    def per_row(self, vector: Tensor) -> Tensor:
+        """Shape a (B,) vector so that it broadcasts against `target`."""
+        return vector.reshape(-1, *[1] * (self.target.dim() - 1))
+
+    def mean_over_targets(self, values: Tensor) -> Tensor:  # as target -> (B,)
+        """Average one value per target into one per example; 0 where every target is ignored."""
+        values = torch.where(self.valid, values, 0)
+        if values.dim() == 1:
+            return values
+        return values.sum(1) / self.valid.sum(1).clamp_min(1)
+
+    @property
+    def counted(self) -> Tensor:  # (B,) bool
+        """The examples that have at least one target which is not ignored."""
+        return self.valid if self.valid.dim() == 1 else self.valid.any(1)
+
+    def __repr__(self) -> str:
+        return f"SphericalStats(target={tuple(self.target.shape)}, num_classes={self.num_classes})"
+
+
+def check_logits(logits: Tensor) -> None:
+    """Refuse what is not a (B, C) tensor of floating-point logits with at least two classes."""
+    if not isinstance(logits, Tensor) or not logits.is_floating_point():
+        got = f"dtype {logits.dtype}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(f"logits must be a floating-point tensor of shape (B, C), got {got}")
+    if logits.dim() != 2 or logits.shape[1] < 2:
+        raise ValueError(f"logits must have shape (B, C) with C >= 2, got {tuple(logits.shape)}")
+
+
+def mean_and_scatter(logits: Tensor) -> tuple[Tensor, Tensor]:  # (B, C) -> (B,), (B,)
+    """Mean and sum of squared deviations of each row, in two passes."""
+    mean = logits.mean(1)
+    return mean, (logits - mean[:, None]).square().sum(1)
+
+
+def z_normalize(
+    values: Tensor,  # (B,) or (B, K)
+    mean: Tensor,  # (B,)
+    variance: Tensor,  # (B,)
+) -> Tensor:
+    """`(values - mean) / std`, and 0 with zero gradient on rows without spread.
+
+    A row counts as having no spread when its standard deviation is no larger than the rounding error of its mean: what
+    is left there is noise, which division would blow up.
+    """
+    info = torch.finfo(variance.dtype)
+    noise = (4 * info.eps * mean.detach()).square().clamp_min(info.tiny)
+    flat = variance <= noise
+    std = torch.where(flat, 1, variance).sqrt()
+    row = (-1, *[1] * (values.dim() - 1))
+    z = (values - mean.reshape(row)) / std.reshape(row)
+    return torch.where(flat.reshape(row), 0, z)

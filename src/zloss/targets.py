@@ -1,0 +1,64 @@
+"""Class targets, checked once and brought into one shape.
+
+Everything that takes targets (dense losses, output layers, rankings) takes the same ones: shape `(B,)` for one target
+per example or `(B, K)` for K, of any integer type, where `ignore_index` marks a target that counts for nothing.
+Ragged lists of targets become rectangular by padding with `ignore_index`.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+IGNORE_INDEX = -100
+
+
+class Targets(NamedTuple):
+    """Targets ready for indexing: ignored entries point at class 0 and are not `valid`."""
+
+    index: Tensor  # (B, K) int64, every entry in [0, num_classes)
+    valid: Tensor  # (B, K) bool
+    out_of_range: Tensor  # () bool, still on the device: reading it on the host would stall a GPU
+
+
+def parse_targets(target: Tensor, num_rows: int, num_classes: int, ignore_index: int) -> Targets:
+    """Check shape and dtype of `target` and separate indices from padding, without waiting for the device.
+
+    A value that is no class is clamped and reported through `out_of_range`, for the caller to read when it suits.
+
+    >>> parse_targets(torch.tensor([2, -100]), num_rows=2, num_classes=3, ignore_index=-100).valid
+    tensor([[ True],
+            [False]])
+    """
+    if not isinstance(target, Tensor):
+        raise ValueError(f"target must be a tensor of class indices, got {type(target).__name__}")
+    if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
+        raise ValueError(f"target must hold integer class indices, got dtype {target.dtype}")
+    if target.dim() not in (1, 2) or target.shape[0] != num_rows:
+        raise ValueError(
+            f"target must have shape ({num_rows},) or ({num_rows}, K), one row per example, got {tuple(target.shape)}"
+        )
+    index = target.long() if target.dim() == 2 else target.long()[:, None]
+    if index.shape[1] == 0:
+        raise ValueError("target has no columns: give at least one per example, ignore_index where there is none")
+    valid = index != ignore_index
+    index = torch.where(valid, index, 0)
+    return Targets(
+        index=index.clamp(0, num_classes - 1),
+        valid=valid,
+        out_of_range=((index < 0) | (index >= num_classes)).any(),
+    )
+
+
+def checked_targets(target: Tensor, num_rows: int, num_classes: int, ignore_index: int) -> Targets:
+    """`parse_targets`, and `ValueError` at once for a value that is no class. Waits for the device."""
+    targets = parse_targets(target, num_rows, num_classes, ignore_index)
+    if targets.out_of_range:
+        bad = target[(target != ignore_index) & ((target < 0) | (target >= num_classes))]
+        raise ValueError(out_of_range_message(f"target {int(bad[0])}", num_classes))
+    return targets
+
+
+def out_of_range_message(what: str, num_classes: int) -> str:
+    """The one sentence for a target that is no class."""
+    return f"{what} is out of range: expected 0 <= target < {num_classes}, or the ignore_index"
