@@ -1,4 +1,4 @@
-"""Names that docstring examples use without importing them."""
+"""Shared fixtures. Every test of a layer runs on the CPU, and on a GPU where there is one."""
 
 from typing import Any
 
@@ -7,8 +7,23 @@ import torch
 
 import zloss
 
+_NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=_NO_GPU)])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    return torch.device(request.param, 0) if request.param == "cuda" else torch.device("cpu")
+
+
+@pytest.fixture
+def cuda() -> torch.device:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device on this machine")
+    return torch.device("cuda", 0)
+
 
 @pytest.fixture(autouse=True)
-def doctest_names(doctest_namespace: dict[str, Any]) -> None:
+def reproducible(doctest_namespace: dict[str, Any]) -> None:
+    """Seed every test, and give docstring examples the names that they use without importing them."""
     torch.manual_seed(0)
     doctest_namespace.update(torch=torch, nn=torch.nn, zloss=zloss)

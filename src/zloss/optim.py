@@ -35,12 +35,12 @@ class FactoredSGD(Optimizer):
         weight_decay: float = 0.0,
     ) -> None:
         self._layers: dict[nn.Parameter, FactoredLinear] = {}
-        groups = [layers] if isinstance(layers, FactoredLinear) else list(layers)
+        groups: list[Any] = [layers] if isinstance(layers, FactoredLinear) else list(layers)
         if not groups:
             raise ValueError("FactoredSGD got no layers")
         if not isinstance(groups[0], dict):
             groups = [{"layers": groups}]
-        super().__init__(groups, {"lr": lr, "weight_decay": weight_decay})  # type: ignore[arg-type]
+        super().__init__(groups, {"lr": lr, "weight_decay": weight_decay})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add layers, given as `{"layers": [...]}`, with options of their own."""

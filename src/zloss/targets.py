@@ -5,7 +5,7 @@ per example or `(B, K)` for K, of any integer type, where `ignore_index` marks a
 Ragged lists of targets become rectangular by padding with `ignore_index`.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,7 +13,8 @@ from torch import Tensor
 IGNORE_INDEX = -100
 
 
-class Targets(NamedTuple):
+@dataclass(frozen=True)
+class Targets:
     """Targets ready for indexing: ignored entries point at class 0 and are not `valid`."""
 
     index: Tensor  # (B, K) int64, every entry in [0, num_classes)

@@ -147,7 +147,7 @@ class FactoredLinear(FactoredWeight):
         True
         """
         weight, bias = linear.weight, linear.bias
-        placement = {"device": weight.device, "dtype": weight.dtype} | options
+        placement: dict[str, Any] = {"device": weight.device, "dtype": weight.dtype} | options
         layer = cls(linear.in_features, linear.out_features, bias=bias is not None, **placement)
         layer.V[:, : linear.in_features].copy_(weight)
         if bias is not None:

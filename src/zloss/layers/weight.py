@@ -271,7 +271,7 @@ class FactoredWeight(nn.Module):
         self._hasty_refactors = self._hasty_refactors + 1 if self._steps_since_refactor < _HASTY_STEPS else 0
         if self._hasty_refactors == _HASTY_REFACTORS:
             warnings.warn(
-                f"{_HASTY_REFACTORS} refactors within {_HASTY_STEPS} steps of each other, each a pass over all classes: "
+                f"{_HASTY_REFACTORS} refactors within {_HASTY_STEPS} steps of each other, each a pass over V: "
                 f"the learning rate is too large for the factors; about {safe_lr:.3g} would be safe",
                 stacklevel=2,
             )
