@@ -7,6 +7,9 @@ import torch
 
 import zloss
 
+# The matrices of most tests are small: a second thread would only wait for the first.
+torch.set_num_threads(1)
+
 _NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 
 

@@ -47,7 +47,8 @@ def _row_blocks(V: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
 
 def condition_of(U: Tensor, U_inv: Tensor) -> Tensor:  # ()
     """`|U|_F |U^-1|_F / H`: 1 for a multiple of an orthogonal matrix, and within a factor H of the condition number."""
-    return torch.linalg.matrix_norm(U) * torch.linalg.matrix_norm(U_inv) / len(U)
+    size: Tensor = U.norm() * U_inv.norm()
+    return size / len(U)
 
 
 class Health(NamedTuple):

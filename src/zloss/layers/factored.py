@@ -96,7 +96,8 @@ class FactoredLinear(FactoredWeight):
         targets = parse(target, len(h), self.num_classes, self.ignore_index)
         tape = Tape(self)
         anchor = self._anchor(tape) if torch.is_grad_enabled() and self.V.requires_grad else None
-        scores, mean, scatter = FactoredStatistics.apply(h, anchor, self.V.detach()[targets.index], targets, tape)
+        rows = self.V.detach()[targets.index]
+        scores, mean, scatter = FactoredStatistics.apply(h, anchor, rows, targets, tape)  # type: ignore[no-untyped-call]
         valid = targets.valid.reshape(target.shape)
         return SphericalStats.from_moments(scores.reshape(target.shape), mean, scatter, self.num_classes, valid=valid)
 

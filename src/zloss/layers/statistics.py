@@ -87,7 +87,8 @@ class FactoredStatistics(torch.autograd.Function):
         )
         # The layers below must not learn from a batch that this one refused.
         grad_h = torch.where(refused, 0, grad_h[:, : ctx.h_width])
-        return grad_h.to(ctx.h_dtype), hs.new_empty(0), None, None, None
+        anchor_grad = hs.new_empty(0) if ctx.needs_input_grad[1] else None
+        return grad_h.to(ctx.h_dtype), anchor_grad, None, None, None
 
 
 def with_bias_column(h: Tensor, width: int) -> Tensor:

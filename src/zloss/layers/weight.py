@@ -283,11 +283,11 @@ class FactoredWeight(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "FactoredWeight":
         """Move or convert: V as asked, the state with it but in a dtype of its own (a round trip must not blunt it)."""
         check_dtypes(fn(torch.empty(0, dtype=self.V.dtype, device=self.V.device)).dtype, None)
-        state = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
-        super()._apply(fn, recurse)
-        for name, buffer in state.items():
-            if buffer.is_floating_point():
-                self._buffers[name] = buffer.to(device=self.V.device, dtype=self._state_dtype())
+        before = self.factors()._asdict()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, tensor in before.items():
+            source = getattr(self, name) if tensor.is_meta else tensor
+            setattr(self, name, source.to(device=self.V.device, dtype=self._state_dtype()))
         self._forget_gradient()
         self._monitor = HealthMonitor()
         return self

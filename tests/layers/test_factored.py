@@ -1,0 +1,375 @@
+"""The factored layer as a module: recording, freezing, moving, saving, copying, converting."""
+
+import copy
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+import zloss
+from tests.layers.twins import make_twins, relative_error
+from zloss.layers.weight import FactoredWeight
+
+HIDDEN, CLASSES = 6, 50
+
+
+def make_layer(device: torch.device, **options: object) -> zloss.FactoredLinear:
+    options = {"dtype": torch.float64, "synchronous": True} | options
+    return zloss.FactoredLinear(HIDDEN, CLASSES, device=device, **options)  # type: ignore[arg-type]
+
+
+def batch(layer: zloss.FactoredLinear, rows: int = 4) -> tuple[Tensor, Tensor]:
+    h = torch.randn(rows, HIDDEN, dtype=layer.V.dtype, device=layer.V.device, requires_grad=True)
+    return h, torch.randint(CLASSES, (rows,), device=layer.V.device)
+
+
+def loss_of(layer: zloss.FactoredLinear, rows: int = 4) -> Tensor:
+    value: Tensor = zloss.ZLoss(a=0.2, b=8.0)(layer(*batch(layer, rows)))
+    return value
+
+
+def train(layer: zloss.FactoredLinear, steps: int = 5, lr: float = 20.0) -> None:
+    for _ in range(steps):
+        loss_of(layer).backward()
+        layer.step_(lr)
+
+
+# ---- recording -------------------------------------------------------------------------------------------------------
+
+
+def test_backward_trains_where_h_needs_no_gradient(device: torch.device) -> None:
+    layer = make_layer(device)
+    before = layer.weight()
+    h, target = batch(layer)
+    zloss.ZLoss(a=0.2, b=8.0)(layer(h.detach(), target)).backward()
+    layer.step_(20.0)
+    assert not torch.equal(layer.weight(), before)
+
+
+def test_nothing_is_recorded_without_backward_or_without_grad(device: torch.device) -> None:
+    layer = make_layer(device)
+    loss_of(layer)
+    with torch.no_grad():
+        assert not loss_of(layer).requires_grad
+    with torch.inference_mode():
+        loss_of(layer)
+    assert layer.recorded_gradient() is None
+    assert layer.grad_norm() == 0
+    before = layer.weight()
+    layer.step_(20.0, weight_decay=0.5)
+    assert torch.equal(layer.weight(), before), "without a gradient there is no step, as for torch's SGD"
+
+
+def test_autograd_grad_leaves_the_layer_alone(device: torch.device) -> None:
+    layer = make_layer(device)
+    h, target = batch(layer)
+    loss = zloss.ZLoss(a=0.2, b=8.0)(layer(h, target))
+    (grad,) = torch.autograd.grad(loss, h, retain_graph=True)
+    assert layer.recorded_gradient() is None
+    loss.backward()
+    assert layer.recorded_gradient() is not None
+    assert torch.equal(grad, h.grad)  # type: ignore[arg-type]
+
+
+def test_frozen_layer_passes_gradients_but_records_none(device: torch.device) -> None:
+    layer = make_layer(device).requires_grad_(False)
+    h, target = batch(layer)
+    zloss.ZLoss(a=0.2, b=8.0)(layer(h, target)).backward()
+    assert h.grad is not None
+    assert h.grad.any()
+    assert layer.recorded_gradient() is None
+
+
+def test_a_step_uses_up_the_gradient(device: torch.device) -> None:
+    layer = make_layer(device)
+    loss_of(layer).backward()
+    layer.step_(20.0)
+    once = layer.weight()
+    layer.step_(20.0)
+    assert torch.equal(layer.weight(), once)
+
+
+def test_zero_grad_drops_the_record(device: torch.device) -> None:
+    layer = make_layer(device)
+    before = layer.weight()
+    loss_of(layer).backward()
+    nn.Sequential(layer).zero_grad()
+    loss_of(layer).backward()
+    layer.zero_grad()
+    layer.step_(20.0)
+    assert torch.equal(layer.weight(), before)
+
+
+def test_step_between_forward_and_backward_is_noticed(device: torch.device) -> None:
+    layer = make_layer(device)
+    stale, fresh = loss_of(layer), loss_of(layer)
+    fresh.backward()
+    layer.step_(1.0)
+    with pytest.raises(RuntimeError, match="between this forward pass and its backward pass"):
+        stale.backward()
+    assert layer.recorded_gradient() is None
+
+
+def test_refactor_between_backward_and_step_changes_nothing(device: torch.device) -> None:
+    layer = make_layer(device)
+    train(layer)
+    twin = copy.deepcopy(layer)
+    loss_of(layer).backward()
+    for record in layer._records:
+        twin.record(record)
+    layer.refactor()
+    layer.step_(20.0)
+    twin.step_(20.0)
+    assert relative_error(layer.weight(), twin.weight()) < 1e-13
+
+
+def test_forgotten_optimizer_is_pointed_out(device: torch.device) -> None:
+    layer = make_layer(device)
+    loss_of(layer).backward()
+    gradient = layer.recorded_gradient()
+    assert gradient is not None
+    for _ in range(998):
+        layer.record(gradient)
+    with pytest.warns(UserWarning, match="without a step"):
+        layer.record(gradient)
+
+
+def test_double_backward_is_refused(device: torch.device) -> None:
+    layer = make_layer(device)
+    h, target = batch(layer)
+    (grad,) = torch.autograd.grad(zloss.ZLoss(a=0.2, b=8.0)(layer(h, target)), h, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
+
+
+def test_gradient_of_h_by_gradcheck(device: torch.device) -> None:
+    layer = make_layer(device, bias=True)
+    target = torch.tensor([[1, 2], [3, -100], [4, 4]], device=device)
+
+    def statistics(h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        stats = layer(h, target)
+        return stats.target, stats.sum, stats.sumsq
+
+    h = torch.randn(3, HIDDEN, dtype=torch.float64, device=device, requires_grad=True)
+    assert torch.autograd.gradcheck(statistics, (h,))
+
+
+# ---- precision -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("low", [torch.bfloat16, torch.float16])
+def test_half_precision_activations(low: torch.dtype, device: torch.device) -> None:
+    layer = make_layer(device, dtype=torch.float32)
+    h = torch.randn(4, HIDDEN, device=device, dtype=low, requires_grad=True)
+    target = torch.randint(CLASSES, (4,), device=device)
+    stats = layer(h, target)
+    assert stats.mean.dtype == torch.float32
+    expected = zloss.SphericalStats.from_logits(layer.logits(h), target)
+    assert relative_error(stats.scatter, expected.scatter) < 1e-5  # float32 sums of 50 terms
+    zloss.ZLoss(a=0.2, b=8.0)(stats).backward()
+    assert h.grad is not None
+    assert h.grad.dtype == low
+    assert h.grad.any()
+
+
+def test_autocast_and_reduced_precision_do_not_reach_the_layer(device: torch.device) -> None:
+    """Under autocast and TF32 the layer computes what it computes without them, bit for bit."""
+    layer = make_layer(device, dtype=torch.float32, state_dtype=torch.float32)
+    h, target = batch(layer, rows=8)
+
+    def one_step(layer: zloss.FactoredLinear) -> tuple[Tensor, Tensor, Tensor]:
+        stats = layer(h.detach(), target)
+        zloss.ZLoss(a=0.2, b=8.0)(stats).backward()
+        layer.step_(20.0)
+        return stats.scatter.detach(), layer.weight(), layer.logits(h.detach())
+
+    expected = one_step(copy.deepcopy(layer))
+    precision = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            values = one_step(layer)
+        assert torch.get_float32_matmul_precision() == "medium", "the user's setting is given back"
+    finally:
+        torch.set_float32_matmul_precision(precision)
+    for value, reference in zip(values, expected, strict=True):
+        assert torch.equal(value, reference)
+
+
+def test_network_under_autocast_trains(device: torch.device) -> None:
+    trunk = nn.Linear(5, HIDDEN, device=device)
+    layer = make_layer(device, dtype=torch.float32)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        h = trunk(torch.randn(7, 5, device=device))
+        assert h.dtype == torch.bfloat16
+        loss = zloss.ZLoss(a=0.2, b=8.0)(layer(h, torch.randint(CLASSES, (7,), device=device)))
+    loss.backward()
+    assert trunk.weight.grad is not None
+    assert trunk.weight.grad.dtype == torch.float32
+    assert trunk.weight.grad.any()
+
+
+def test_state_dtype_follows_the_device_and_the_weights(device: torch.device) -> None:
+    layer = zloss.FactoredLinear(HIDDEN, CLASSES, device=device)
+    assert layer.V.dtype == torch.float32
+    train_free = layer.U.dtype
+    if device.type == "cpu":
+        assert train_free == torch.float64
+    assert zloss.FactoredLinear(4, 9, device=device, state_dtype=torch.float32).gram.dtype == torch.float32
+
+
+# ---- moving, saving, copying -----------------------------------------------------------------------------------------
+
+
+def test_converting_there_and_back_keeps_the_state_sharp(device: torch.device) -> None:
+    layer = zloss.FactoredLinear(HIDDEN, CLASSES, device=device, state_dtype=torch.float64, synchronous=True)
+    train(layer)
+    U = layer.U.clone()
+    layer.to(torch.float64)
+    assert layer.V.dtype == torch.float64
+    layer.to(torch.float32)
+    assert layer.V.dtype == torch.float32
+    assert torch.equal(layer.U, U), "a round trip through float32 would have rounded it"
+
+
+def test_moving_between_devices(cuda: torch.device) -> None:
+    layer = make_layer(torch.device("cpu"))
+    train(layer)
+    weight = layer.weight()
+    layer.to(cuda)
+    assert {tensor.device for tensor in layer.state_dict().values()} == {cuda}
+    assert relative_error(layer.weight().cpu(), weight) < 1e-14
+    train(layer)
+    layer.cpu()
+    train(layer)
+
+
+def test_half_precision_weights_are_refused_and_nothing_changes(device: torch.device) -> None:
+    layer = make_layer(device)
+    before = {name: tensor.clone() for name, tensor in layer.state_dict().items()}
+    with pytest.raises(ValueError, match=r"float32 or torch\.float64, got torch\.float16"):
+        layer.half()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in layer.state_dict().items())
+
+
+def test_state_dict_is_plain_and_complete(device: torch.device, tmp_path: Path) -> None:
+    layer = make_layer(device, bias=True)
+    train(layer)
+    state = layer.state_dict()
+    assert set(state) == {"V", "U", "U_inv", "omega", "wbar", "gram"}
+    save_file(state, tmp_path / "layer.safetensors")
+    restored = make_layer(device, bias=True)
+    restored.load_state_dict(load_file(tmp_path / "layer.safetensors", device=str(device)))
+    torch.manual_seed(1)
+    train(layer)
+    torch.manual_seed(1)
+    train(restored)
+    assert torch.equal(restored.weight(), layer.weight()), "training goes on bit for bit"
+
+
+def test_state_dict_tensors_stay_consistent_while_training(device: torch.device) -> None:
+    layer = make_layer(device)
+    state = layer.state_dict()
+    train(layer)
+    weight = state["V"] @ state["U"] + state["omega"]
+    assert relative_error(weight, layer.weight()) < 1e-14
+
+
+def test_wrong_shapes_do_not_load(device: torch.device) -> None:
+    layer = make_layer(device)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        layer.load_state_dict(zloss.FactoredLinear(HIDDEN, CLASSES + 1).state_dict())
+
+
+def test_loading_drops_the_recorded_gradient(device: torch.device) -> None:
+    layer, other = make_layer(device), make_layer(device)
+    loss_of(layer).backward()
+    layer.load_state_dict(other.state_dict())
+    layer.step_(20.0)
+    assert torch.equal(layer.weight(), other.weight())
+
+
+def test_deepcopy_is_independent(device: torch.device) -> None:
+    layer = make_layer(device)
+    loss_of(layer).backward()
+    twin = copy.deepcopy(layer)
+    before = twin.weight()
+    layer.step_(20.0)
+    assert torch.equal(twin.weight(), before)
+    twin.step_(20.0)
+    assert torch.equal(twin.weight(), layer.weight()), "the copy took its recorded gradient along"
+
+
+def test_built_on_the_meta_device(device: torch.device) -> None:
+    with torch.device("meta"):
+        layer = zloss.FactoredLinear(HIDDEN, CLASSES, dtype=torch.float64)
+    source = make_layer(device)
+    train(source)
+    layer = layer.to_empty(device=device)
+    layer.load_state_dict(source.state_dict())
+    assert torch.equal(layer.weight(), source.weight())
+
+
+# ---- nn.Linear -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_linear_round_trip_is_exact(bias: bool, dtype: torch.dtype, device: torch.device) -> None:
+    linear = nn.Linear(HIDDEN, CLASSES, bias=bias, dtype=dtype, device=device)
+    back = zloss.FactoredLinear.from_linear(linear).to_linear()
+    assert torch.equal(back.weight, linear.weight)
+    assert back.weight.dtype == dtype
+    assert back.weight.requires_grad
+    assert (back.bias is None) == (not bias)
+    if bias:
+        assert torch.equal(back.bias, linear.bias)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_trained_layer_exports_what_it_computes(bias: bool, device: torch.device) -> None:
+    layer = make_layer(device, bias=bias)
+    train(layer)
+    h, target = batch(layer)
+    logits = layer.to_linear()(h)
+    assert relative_error(layer.logits(h), logits) < 1e-13
+    stats, expected = layer(h, target), zloss.SphericalStats.from_logits(logits, target)
+    for name in ("target", "sum", "sumsq", "variance", "z"):
+        assert relative_error(getattr(stats, name), getattr(expected, name)) < 1e-12, name
+
+
+def test_initial_weights_are_distributed_as_those_of_linear(device: torch.device) -> None:
+    layer = zloss.FactoredLinear(64, 2000, device=device)
+    bound = 64**-0.5
+    assert layer.V.abs().max() <= bound
+    # Standard deviation of 128,000 uniform numbers: 1 % is more than four standard errors.
+    assert layer.V.std().item() == pytest.approx(bound / 3**0.5, rel=0.01)
+
+
+def test_dense_layer_has_the_same_interface() -> None:
+    factored = {name for name in dir(zloss.FactoredLinear) if not name.startswith("_")} - set(dir(nn.Module))
+    bookkeeping = set(dir(FactoredWeight))  # the factors, their gradient, steps and conditioning
+    dense = {name for name in dir(zloss.DenseLinear) if not name.startswith("_")}
+    assert factored - bookkeeping - {"reset_parameters"} <= dense
+
+
+def test_repr_tells_the_essentials(device: torch.device) -> None:
+    text = repr(make_layer(device))
+    assert f"in_features={HIDDEN}, num_classes={CLASSES}" in text
+    assert "state_dtype=torch.float64" in text
+
+
+def test_training_with_another_optimizer_over_all_parameters(device: torch.device) -> None:
+    """`model.parameters()` may go to any optimizer: it passes over V, which only FactoredSGD moves."""
+    twins = make_twins(HIDDEN, CLASSES, device=device, synchronous=True)
+    layer = twins.factored
+    before = layer.weight()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        adam = torch.optim.Adam(layer.parameters(), lr=0.1, weight_decay=0.1)
+        loss_of(layer).backward()
+        adam.step()
+    assert torch.equal(layer.weight(), before)

@@ -1,0 +1,113 @@
+"""Scores, top-k and ranks over all classes against sorting the dense logits."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import zloss
+
+Layer = zloss.FactoredLinear | zloss.DenseLinear
+
+
+def make_layer(kind: type[Layer], device: torch.device, bias: bool = True) -> Layer:
+    linear = nn.Linear(6, 101, bias=bias, dtype=torch.float64, device=device)
+    layer = kind.from_linear(linear)
+    if isinstance(layer, zloss.FactoredLinear):
+        layer.synchronous = True
+        for _ in range(5):
+            h = torch.randn(9, 6, dtype=torch.float64, device=device)
+            zloss.ZLoss(a=0.2, b=8.0)(layer(h, torch.randint(101, (9,), device=device))).backward()
+            layer.step_(20.0)
+    return layer
+
+
+KINDS = pytest.mark.parametrize("kind", [zloss.FactoredLinear, zloss.DenseLinear])
+
+
+@KINDS
+@pytest.mark.parametrize("block_size", [None, 1, 7, 101, 1000])
+@pytest.mark.parametrize("k", [1, 10, 101])
+def test_topk_is_that_of_the_logits(kind: type[Layer], block_size: int | None, k: int, device: torch.device) -> None:
+    layer = make_layer(kind, device)
+    h = torch.randn(13, 6, dtype=torch.float64, device=device)
+    values, classes = layer.topk(h, k, block_size=block_size)
+    expected = layer.to_linear()(h).topk(k)
+    assert torch.equal(classes, expected.indices)
+    assert torch.allclose(values, expected.values, atol=1e-12)
+
+
+@KINDS
+@pytest.mark.parametrize("block_size", [None, 1, 7, 101])
+@pytest.mark.parametrize("targets", [1, 3])
+def test_rank_counts_strictly_higher_scores(
+    kind: type[Layer], block_size: int | None, targets: int, device: torch.device
+) -> None:
+    layer = make_layer(kind, device)
+    h = torch.randn(13, 6, dtype=torch.float64, device=device)
+    target = torch.randint(101, (13, targets), device=device)
+    target[3, 0] = -100
+    logits = layer.logits(h)
+    own = logits.gather(1, target.clamp_min(0))
+    expected = 1 + (logits[:, None] > own[..., None]).sum(-1)
+    expected[target == -100] = 0
+    assert torch.equal(layer.rank(h, target, block_size=block_size), expected)
+    assert torch.equal(layer.rank(h, target[:, 0], block_size=block_size), expected[:, 0])
+
+
+@KINDS
+def test_ties_share_the_better_rank(kind: type[Layer], device: torch.device) -> None:
+    """Small integers: scores are exact, so ties are true ties."""
+    linear = nn.Linear(2, 6, bias=False, device=device)
+    linear.weight.data.copy_(torch.tensor([[3, 0], [2, 0], [2, 0], [2, 0], [1, 0], [0, 0]]))
+    layer = kind.from_linear(linear)
+    h = torch.ones(6, 2, device=device)
+    assert layer.rank(h, torch.arange(6, device=device)).tolist() == [1, 2, 2, 2, 5, 6]
+    assert layer.rank(torch.zeros_like(h), torch.arange(6, device=device)).tolist() == [1] * 6
+
+
+@KINDS
+def test_a_target_never_outranks_itself(kind: type[Layer], device: torch.device) -> None:
+    """In float32 the target's own score differs in the last bit between summation orders; its rank must not."""
+    linear = nn.Linear(300, 50, bias=False, device=device)
+    layer = kind.from_linear(linear)
+    h = torch.randn(400, 300, device=device)
+    best = layer.logits(h).argmax(1)
+    assert (layer.rank(h, best) == 1).all()
+
+
+@given(rows=st.integers(0, 5), classes=st.integers(2, 40), block_size=st.integers(1, 50), data=st.data())
+@settings(deadline=None, max_examples=50)
+def test_any_shape(rows: int, classes: int, block_size: int, data: st.DataObject) -> None:
+    layer = zloss.FactoredLinear(3, classes, dtype=torch.float64)
+    h = torch.randn(rows, 3, dtype=torch.float64)
+    k = data.draw(st.integers(1, classes))
+    assert torch.equal(layer.topk(h, k, block_size=block_size)[1], layer.logits(h).topk(k).indices)
+    target = torch.randint(classes, (rows,))
+    ranks = layer.rank(h, target, block_size=block_size)
+    assert ranks.shape == (rows,)
+    assert torch.equal(layer.logits(h).sort(1, descending=True).indices.eq(target[:, None]).nonzero()[:, 1] + 1, ranks)
+
+
+@KINDS
+def test_wrong_arguments(kind: type[Layer], device: torch.device) -> None:
+    layer = make_layer(kind, device)
+    h = torch.randn(2, 6, dtype=torch.float64, device=device)
+    for k in (0, 102):
+        with pytest.raises(ValueError, match=f"k must be between 1 and the number of classes, 101, got {k}"):
+            layer.topk(h, k)
+    with pytest.raises(ValueError, match="block_size must be at least 1 class, got 0"):
+        layer.topk(h, 1, block_size=0)
+    with pytest.raises(ValueError, match="target 101 is out of range"):
+        layer.rank(h, torch.tensor([0, 101], device=device))
+
+
+def test_many_rows_are_ranked_in_parts(device: torch.device) -> None:
+    layer = make_layer(zloss.FactoredLinear, device)
+    h = torch.randn(5000, 6, dtype=torch.float64, device=device)
+    target = torch.randint(101, (5000,), device=device)
+    logits = layer.logits(h)
+    expected = 1 + (logits > logits.gather(1, target[:, None])).sum(1)
+    assert torch.equal(layer.rank(h, target), expected)
+    assert torch.equal(layer.topk(h, 3)[1], logits.topk(3).indices)
