@@ -159,6 +159,24 @@ def test_equal_activations_have_z_scores_and_gradient_of_zero(classes: int, valu
     assert torch.autograd.grad(z, logits)[0].count_nonzero() == 0
 
 
+@pytest.mark.parametrize(("deviation_in_eps", "is_noise"), [(0.5, True), (100.0, False)])
+def test_a_spread_below_the_rounding_of_the_mean_is_noise(deviation_in_eps: float, is_noise: bool) -> None:
+    mean = torch.tensor([1e4])
+    std = deviation_in_eps * torch.finfo(torch.float32).eps * mean
+    stats = SphericalStats.from_moments(mean + 8 * std, mean, 1000 * std.square(), 1000)
+    assert (stats.z.item() == 0) == is_noise
+
+
+def test_z_scores_stay_in_bounds_where_squares_underflow() -> None:
+    # Squares of 1e-20 are denormal: what is left of their digits must not make a score beyond sqrt(C - 1).
+    sizes = torch.logspace(-25, -15, 201)
+    logits = torch.zeros(201, 4)
+    logits[:, 0] = sizes
+    z = SphericalStats.from_logits(logits, torch.zeros(201, dtype=torch.long)).z
+    assert z.max() <= math.sqrt(3) * (1 + 1e-6)
+    assert z[-1].item() == pytest.approx(math.sqrt(3), rel=1e-6)
+
+
 def test_a_row_without_spread_leaves_the_others_alone() -> None:
     logits = torch.tensor([[0.1, 0.1, 0.1], [0.0, 0.0, 1.0]], requires_grad=True)
     z = SphericalStats.from_logits(logits, torch.tensor([1, 2])).z

@@ -59,7 +59,7 @@ def _singular_rate(layer: zloss.FactoredLinear, weight_decay: float) -> float:
     gradient = layer.recorded_gradient()
     assert gradient is not None
     k1 = gradient.h.T @ (gradient.curvature[:, None] * gradient.h)
-    return 1 / (torch.linalg.eigvalsh(k1).max().item() + weight_decay)
+    return 1 / (float(torch.linalg.eigvalsh(k1).max()) + weight_decay)
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])

@@ -58,7 +58,8 @@ def test_bias_alone_and_with_weights(rows: int, device: torch.device) -> None:
 
 
 def _weighted_sum(loss: zloss.SphericalLoss, weight: Tensor, stats: zloss.SphericalStats) -> Tensor:
-    return (loss(stats) * weight).sum()
+    per_example: Tensor = loss(stats)
+    return (per_example * weight).sum()
 
 
 def test_non_uniform_upstream_gradients(device: torch.device) -> None:

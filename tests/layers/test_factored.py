@@ -157,6 +157,15 @@ def test_gradient_of_h_by_gradcheck(device: torch.device) -> None:
     assert torch.autograd.gradcheck(statistics, (h,))
 
 
+def test_record_does_not_keep_the_network_below_alive(device: torch.device) -> None:
+    layer = make_layer(device)
+    x = torch.randn(4, HIDDEN, dtype=torch.float64, device=device, requires_grad=True)
+    zloss.ZLoss(a=0.2, b=8.0)(layer(x * 2, torch.randint(CLASSES, (4,), device=device))).backward()
+    gradient = layer.recorded_gradient()
+    assert gradient is not None
+    assert all(not tensor.requires_grad for tensor in vars(gradient).values())
+
+
 # ---- precision -------------------------------------------------------------------------------------------------------
 
 

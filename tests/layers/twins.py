@@ -28,10 +28,11 @@ class Twins:
 
     def backward(self, loss: Callable[[zloss.SphericalStats], Tensor], h: Tensor, target: Tensor) -> float:
         """One forward and backward pass of both; the largest difference of loss and of the gradient of h."""
-        h_factored, h_dense = h.clone().requires_grad_(), h.to(self.dense.linear.weight.dtype).requires_grad_()
+        h_factored = h.detach().clone().requires_grad_()
+        h_dense = h.detach().double().clone().requires_grad_()
         value, expected = loss(self.factored(h_factored, target)), loss(self.dense(h_dense, target))
-        value.backward()  # type: ignore[no-untyped-call]
-        expected.backward()  # type: ignore[no-untyped-call]
+        value.backward()
+        expected.backward()
         assert h_factored.grad is not None
         assert h_dense.grad is not None
         return max((value - expected).abs().item(), relative_error(h_factored.grad, h_dense.grad))
@@ -54,7 +55,8 @@ class Twins:
 
     def dense_grad_norm(self) -> Tensor:
         grads = [p.grad for p in self.dense.parameters() if p.grad is not None]
-        return torch.stack([grad.norm() for grad in grads]).norm()
+        norm: Tensor = torch.stack([grad.norm() for grad in grads]).norm()
+        return norm
 
 
 def relative_error(value: Tensor, expected: Tensor) -> float:

@@ -107,14 +107,6 @@ class HealthMonitor:
         *health, fault = newest.tolist()
         return Health(*health), int(fault)
 
-    def newest(self) -> Health | None:
-        """The health of the last step. Waits for it."""
-        if not self._pending:
-            return None
-        report, event = self._pending[-1]
-        event.synchronize()
-        return Health(*report.tolist()[:-1])
-
     def __reduce__(self) -> tuple[type["HealthMonitor"], tuple[()]]:
         # Events belong to one process and one history: a copy starts with none.
         return HealthMonitor, ()

@@ -57,7 +57,8 @@ class FactoredStatistics(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         f = tape.weight.factors()
         with exact_products(h.device.type):
-            hs = with_bias_column(h.to(f.U.dtype), len(f.U))
+            # Detached, because the record outlives this pass and must not keep the graph below alive.
+            hs = with_bias_column(h.detach().to(f.U.dtype), len(f.U))
             hg, hu = hs @ f.gram, hs @ f.U.T
             mean = hs @ f.wbar
             scatter = (hs * hg).sum(1).clamp_min(0)

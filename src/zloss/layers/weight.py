@@ -39,6 +39,7 @@ class FactoredWeight(nn.Module):
     wbar: Tensor  # (H,)
     gram: Tensor  # (H, H)
     _fault: Tensor  # () bits of `Fault`, kept on a GPU until the host reads them
+    _safe_lr: Tensor  # () learning rate that would have been safe for the step that was refused
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class FactoredWeight(nn.Module):
         square, row = (width, width), (width,)
         for name, shape in {"U": square, "U_inv": square, "omega": row, "wbar": row, "gram": square}.items():
             self.register_buffer(name, torch.empty(shape, device=self.V.device, dtype=self._state_dtype()))
-        self.register_buffer("_fault", torch.zeros((), device=self.V.device, dtype=torch.long), persistent=False)
+        self._forget_history()
 
     # ---- the matrix --------------------------------------------------------------------------------------------------
 
@@ -110,7 +111,7 @@ class FactoredWeight(nn.Module):
     def adopt_rows(self) -> None:
         """Take what V holds now as W."""
         self._reset_factors()
-        self._forget_gradient()
+        self._forget_history()
 
     # ---- the gradient ------------------------------------------------------------------------------------------------
 
@@ -181,7 +182,8 @@ class FactoredWeight(nn.Module):
 
     def _apply_where_sound(self, step: Step, grad: RecordedGradient, lr: float, health: Tensor) -> None:
         """Decide on the device: apply the step, or change nothing and raise a fault there for the host to find."""
-        condition, _, finite, _ = health
+        condition, _, finite, safe_lr = health
+        self._safe_lr = torch.where(self._fault == 0, safe_lr, self._safe_lr)
         leaps = ~(condition <= _LEAP * self._condition_limit())
         verdict = torch.where(finite > 0, leaps * Fault.SINGULAR.value, Fault.GRADIENT.value)
         self._fault.copy_(torch.where(self._fault == 0, verdict, self._fault))
@@ -190,7 +192,7 @@ class FactoredWeight(nn.Module):
         self._set_factors(Factors(*(torch.where(sound, new, old) for new, old in pairs)))
         grad = replace(grad, target_grad=torch.where(sound, grad.target_grad, 0))
         subtract_rows_(self.V, grad, torch.where(sound, step.rows, 0), lr)
-        self._monitor.push(health, self._fault)
+        self._monitor.push(torch.stack([*health[:3], self._safe_lr]), self._fault)
 
     def _act_on_reports(self) -> None:
         """Refactor, or raise, when word of an earlier step's trouble has come back from the device."""
@@ -228,13 +230,10 @@ class FactoredWeight(nn.Module):
     def raise_faults(self) -> None:
         """Raise the error of a batch or step that was refused on the device and not reported yet. Waits for it."""
         if not self.waits_for_device and (fault := Fault(int(self._fault))):
-            report = self._monitor.newest()
-            raise self._clear_fault(fault, report.safe_lr if report else math.nan)
+            raise self._clear_fault(fault, float(self._safe_lr))
 
     def _clear_fault(self, fault: Fault, safe_lr: float) -> ValueError:
-        self._fault.zero_()
-        self._monitor = HealthMonitor()
-        self._forget_gradient()
+        self._forget_history()
         return self._error(fault, safe_lr)
 
     def _error(self, fault: Fault, safe_lr: float) -> ValueError:
@@ -267,6 +266,13 @@ class FactoredWeight(nn.Module):
         self._records = []
         self.version += 1
 
+    def _forget_history(self) -> None:
+        """Drop what refers to earlier weights or to another device: gradient, faults, and reports under way."""
+        self._forget_gradient()
+        self._fault = torch.zeros((), device=self.V.device, dtype=torch.long)
+        self._safe_lr = torch.zeros((), device=self.V.device, dtype=torch.float64)
+        self._monitor = HealthMonitor()
+
     def _warn_if_hasty(self, safe_lr: float) -> None:
         self._hasty_refactors = self._hasty_refactors + 1 if self._steps_since_refactor < _HASTY_STEPS else 0
         if self._hasty_refactors == _HASTY_REFACTORS:
@@ -288,10 +294,9 @@ class FactoredWeight(nn.Module):
         for name, tensor in before.items():
             source = getattr(self, name) if tensor.is_meta else tensor
             setattr(self, name, source.to(device=self.V.device, dtype=self._state_dtype()))
-        self._forget_gradient()
-        self._monitor = HealthMonitor()
+        self._forget_history()
         return self
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
-        self._forget_gradient()
+        self._forget_history()

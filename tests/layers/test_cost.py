@@ -1,0 +1,102 @@
+"""What a step costs: operations that do not depend on the number of classes, and memory for one layer."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import zloss
+
+HIDDEN = 32
+
+
+def flops_of_a_step(classes: int, rows: int, targets: int, device: torch.device) -> int:
+    layer = zloss.FactoredLinear(HIDDEN, classes, device=device)
+    optimizer = zloss.FactoredSGD(layer, lr=0.1, weight_decay=1e-4)
+    h = torch.randn(rows, HIDDEN, device=device, requires_grad=True)
+    target = torch.randint(classes, (rows, targets), device=device)
+    with FlopCounterMode(display=False) as counter:
+        zloss.ZLoss(a=0.1, b=10.0)(layer(h, target)).backward()
+        optimizer.step()
+    return int(counter.get_total_flops())
+
+
+@pytest.mark.parametrize("targets", [1, 4])
+@pytest.mark.parametrize("rows", [10, 100])
+def test_operations_do_not_depend_on_the_number_of_classes(rows: int, targets: int, device: torch.device) -> None:
+    few, many = (flops_of_a_step(classes, rows, targets, device) for classes in (1_000, 100_000))
+    assert few == many
+    assert few > 2 * rows * HIDDEN * HIDDEN, "the counter saw the products"
+
+
+def expected_flops(rows: int) -> int:
+    """The products that the derivation counts; element-wise work is not counted by torch."""
+    three = 3 * 2 * rows * HIDDEN**2  # h gram, h U^T, rows U
+    if rows < HIDDEN:
+        # h U_inv, H^T X, U and U_inv updates; X and the B x B system.
+        return three + 4 * 2 * rows * HIDDEN**2 + 3 * 2 * rows**2 * HIDDEN
+    # H^T [A H, T, Z] and h U_inv; gram P, P (...), U P.
+    return three + 4 * 2 * rows * HIDDEN**2 + 3 * 2 * HIDDEN**3
+
+
+@pytest.mark.parametrize("rows", [10, 100])
+def test_each_regime_at_its_own_best_cost(rows: int, device: torch.device) -> None:
+    flops = flops_of_a_step(1_000, rows, 1, device)
+    # The rest: products with vectors, and one y^T H.
+    vectors = 12 * 2 * rows * HIDDEN
+    assert expected_flops(rows) <= flops <= expected_flops(rows) + vectors
+
+
+def test_targets_add_no_products(device: torch.device) -> None:
+    assert flops_of_a_step(1_000, 10, 1, device) == flops_of_a_step(1_000, 10, 8, device)
+
+
+MEMORY_PROBE = """
+import torch, zloss
+
+def rss(field):
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
+
+def train(layer, steps):
+    optimizer = zloss.FactoredSGD(layer, lr=100.0)
+    for _ in range(steps):
+        h = torch.randn(200, layer.in_features, requires_grad=True)
+        zloss.ZLoss(a=0.1, b=10.0)(layer(h, torch.randint(layer.num_classes, (200,)))).backward()
+        optimizer.step()
+
+train(zloss.FactoredLinear(256, 1000), 3)  # libraries and their buffers are not the layer's
+before = rss("VmRSS")
+layer = zloss.FactoredLinear(256, 1_000_000)
+train(layer, 3)
+layer.refactor()
+train(layer, 3)
+print(rss("VmHWM") - before)
+"""
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="reads the peak memory of a process as Linux tells it"
+)
+def test_memory_is_that_of_one_layer() -> None:
+    """Construction, steps and refactor at a million classes: V and little else, never a second C x H matrix."""
+    result = subprocess.run([sys.executable, "-c", MEMORY_PROBE], capture_output=True, text=True, check=True)
+    peak_bytes, v_bytes = int(result.stdout), 1_000_000 * 256 * 4
+    assert v_bytes <= peak_bytes <= 1.10 * v_bytes + 64 * 2**20
+
+
+def test_memory_on_a_gpu(cuda: torch.device) -> None:
+    layer = zloss.FactoredLinear(256, 1_000_000, device=cuda)
+    optimizer = zloss.FactoredSGD(layer, lr=100.0)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated() - layer.V.nbytes
+    for step in range(4):
+        h = torch.randn(200, 256, device=cuda, requires_grad=True)
+        zloss.ZLoss(a=0.1, b=10.0)(layer(h, torch.randint(1_000_000, (200,), device=cuda))).backward()
+        optimizer.step()
+        if step == 2:
+            layer.refactor()
+    assert torch.cuda.max_memory_allocated() - before <= 1.10 * layer.V.nbytes + 64 * 2**20

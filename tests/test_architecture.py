@@ -1,0 +1,342 @@
+"""The shape of the package, checked: which module may import which, what outsiders it needs, and what it promises."""
+
+import ast
+import importlib.metadata
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from operator import attrgetter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import zloss
+
+PACKAGE = Path(zloss.__file__).parent
+
+# From the bottom up: a module imports from earlier lines only, never from its own line or from later ones.
+LAYERS = (
+    ("zloss.targets",),
+    ("zloss.stats",),
+    ("zloss.losses.reduction",),
+    ("zloss.losses.spherical", "zloss.losses.dense"),
+    ("zloss.losses",),
+    ("zloss.layers.precision",),
+    ("zloss.layers.faults",),
+    ("zloss.layers.gradient",),
+    ("zloss.layers.update",),
+    ("zloss.layers.conditioning",),
+    ("zloss.layers.weight",),
+    ("zloss.layers.statistics",),
+    ("zloss.layers.ranking",),
+    ("zloss.layers.dense", "zloss.layers.factored"),
+    ("zloss.layers",),
+    ("zloss.metrics", "zloss.optim"),
+    ("zloss",),
+    ("zloss.lab",),
+    ("zloss.lab.demo",),
+)
+HEIGHT = {module: height for height, modules in enumerate(LAYERS) for module in modules}
+STRANGERS = ("losses", "layers")  # they meet in SphericalStats and know nothing else of each other
+SAYS_NOTHING = {"utils", "common", "misc", "helpers"}
+
+
+def module_name(path: Path) -> str:
+    parts = ("zloss", *path.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def absolute_imports(tree: ast.AST) -> Iterator[str]:
+    """The modules that the code imports, relative ones left out; `from zloss.layers import dense` names the last."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            for alias in node.names:
+                submodule = f"{node.module}.{alias.name}"
+                yield submodule if submodule in HEIGHT else str(node.module)
+
+
+def top_level(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def subpackage(module: str) -> str:
+    return ".".join(module.split(".")[1:2])
+
+
+def direction_faults(module: str, tree: ast.AST) -> Iterator[str]:
+    """Imports of our own modules that do not point down."""
+    for imported in absolute_imports(tree):
+        if top_level(imported) != "zloss":
+            continue
+        if imported not in HEIGHT:
+            yield f"{module} imports {imported}, which is no module of ours"
+        elif HEIGHT[imported] >= HEIGHT[module]:
+            yield f"{module} imports {imported}, which is not below it in LAYERS"
+        elif {subpackage(module), subpackage(imported)} == set(STRANGERS):
+            yield f"{module} imports {imported}: {' and '.join(STRANGERS)} must not know each other"
+
+
+def form_faults(module: str, tree: ast.AST) -> Iterator[str]:
+    """Relative imports, and imports of our own package that hide inside functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            yield f"{module} has a relative import in line {node.lineno}"
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            for imported in absolute_imports(node):
+                if top_level(imported) == "zloss":
+                    yield f"{module} imports {imported} inside a function, line {node.lineno}"
+
+
+def outsider_faults(module: str, tree: ast.AST) -> Iterator[str]:
+    """Outside the lab: anything but the standard library and torch."""
+    if subpackage(module) == "lab":
+        return
+    for imported in absolute_imports(tree):
+        if top_level(imported) not in sys.stdlib_module_names | {"torch", "zloss"}:
+            yield f"{module} imports {imported}: only the lab may use more than the standard library and torch"
+
+
+def import_faults(module: str, source: str) -> list[str]:
+    tree = ast.parse(source)
+    return [fault for check in (direction_faults, form_faults, outsider_faults) for fault in check(module, tree)]
+
+
+def test_every_module_has_its_place() -> None:
+    assert sorted(SOURCES.keys() - HEIGHT.keys()) == [], (
+        "new modules: add each to LAYERS in this file, on the lowest line that is above all that it imports"
+    )
+    assert sorted(HEIGHT.keys() - SOURCES.keys()) == [], "modules that are gone: take them out of LAYERS in this file"
+
+
+@pytest.mark.parametrize("module", [module for module in SOURCES if module in HEIGHT])
+def test_imports_point_down(module: str) -> None:
+    assert import_faults(module, SOURCES[module].read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_module_names_say_something(module: str) -> None:
+    assert SAYS_NOTHING.isdisjoint(module.split("."))
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "fault"),
+    [
+        ("zloss.stats", "from zloss.losses import ZLoss", "not below it"),
+        ("zloss.stats", "import zloss", "not below it"),
+        (
+            "zloss.layers.dense",
+            "from zloss.layers import factored",
+            "zloss.layers.factored, which is not below it",
+        ),
+        ("zloss.layers.factored", "from zloss.losses.reduction import reduce_loss", "must not know each other"),
+        ("zloss.optim", "from zloss.lab.demo import run_demo", "not below it"),
+        ("zloss.optim", "import zloss.nowhere", "no module of ours"),
+        ("zloss.optim", "def f():\n    from zloss.stats import SphericalStats", "inside a function"),
+        ("zloss.optim", "from .stats import SphericalStats", "relative import"),
+        ("zloss.metrics", "import numpy.linalg", "only the lab"),
+        ("zloss.metrics", "if True:\n    from rich import print", "only the lab"),
+    ],
+)
+def test_the_import_checker_sees(module: str, source: str, fault: str) -> None:
+    assert [fault in message for message in import_faults(module, source)] == [True]
+
+
+def test_the_import_checker_accepts_what_is_right() -> None:
+    source = "import math\nimport torch\nfrom torch import nn\nfrom zloss.stats import SphericalStats\n"
+    assert import_faults("zloss.layers.dense", source) == []
+    assert import_faults("zloss.lab.demo", "import rich\nfrom zloss import ZLoss") == []
+
+
+# ---- torch alone -----------------------------------------------------------------------------------------------------
+
+TRAIN_WITH_TORCH_ALONE = '''
+import sys
+
+class OnlyTorch:
+    """A finder that does not find what is not allowed, as if it were not installed."""
+
+    def __init__(self, finder):
+        self.finder = finder
+
+    def find_spec(self, name, path=None, target=None):
+        # _sysconfigdata_* belongs to the standard library too, under a name made up of the platform's.
+        if name.partition(".")[0] in allowed or name.startswith("_sysconfigdata_"):
+            return self.finder.find_spec(name, path, target)
+
+allowed = set(sys.argv[1:])
+sys.meta_path[:] = map(OnlyTorch, sys.meta_path)
+try:
+    import numpy
+except ModuleNotFoundError:
+    pass
+else:
+    sys.exit("numpy was not blocked")
+
+import torch
+import zloss
+
+layer = zloss.FactoredLinear(4, 50)
+optimizer = zloss.FactoredSGD(layer, lr=1.0)
+loss = zloss.ZLoss(a=0.1, b=10)(layer(torch.randn(3, 4), torch.tensor([0, 49, 7])))
+loss.backward()
+optimizer.step()
+print("stepped", layer.topk(torch.randn(3, 4), 2)[1].shape)
+'''
+
+
+def packages_of(distribution: str) -> set[str]:
+    """The top-level packages of a distribution and of all that it needs, extras left out."""
+    owners = importlib.metadata.packages_distributions()
+    packages: set[str] = set()
+    waiting, seen = [canonical(distribution)], set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        packages |= {package for package, names in owners.items() if name in map(canonical, names)}
+        waiting += [canonical(requirement) for requirement in requirements(name)]
+    return packages
+
+
+def requirements(distribution: str) -> list[str]:
+    try:
+        declared = importlib.metadata.requires(distribution) or []
+    except importlib.metadata.PackageNotFoundError:  # needed on other platforms only
+        return []
+    return [requirement for requirement in declared if "extra ==" not in requirement.partition(";")[2]]
+
+
+def canonical(requirement: str) -> str:
+    """`Typing_Extensions>=4` -> `typing-extensions`."""
+    match = re.match(r"[\w.-]+", requirement)
+    assert match, f"no name in the requirement {requirement!r}"
+    return re.sub(r"[-_.]+", "-", match[0]).lower()
+
+
+def test_torch_is_all_that_the_library_needs() -> None:
+    allowed = set(sys.stdlib_module_names) | packages_of("torch") | {"zloss"}
+    assert "torch" in allowed
+    assert allowed.isdisjoint({"numpy", "rich", "pytest"})
+    done = subprocess.run(
+        [sys.executable, "-c", TRAIN_WITH_TORCH_ALONE, *sorted(allowed)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "stepped torch.Size([3, 2])\n"), done.stderr
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+# What may be given by position, and the hyper-parameters, which may not.
+SIGNATURES: dict[str, tuple[str, str]] = {
+    "SphericalStats": ("target sum sumsq num_classes", "valid"),
+    "SphericalStats.from_logits": ("logits target", "ignore_index"),
+    "SphericalStats.from_moments": ("target mean scatter num_classes", "valid"),
+    "z_loss": ("stats", "a b"),
+    "squared_error": ("stats", ""),
+    "taylor_softmax": ("stats", ""),
+    "spherical_softmax": ("stats", "eps"),
+    "SphericalLoss": ("", "reduction ignore_index"),
+    "ZLoss": ("", "a b reduction ignore_index"),
+    "SquaredError": ("", "reduction ignore_index"),
+    "TaylorSoftmax": ("", "reduction ignore_index"),
+    "SphericalSoftmax": ("", "eps reduction ignore_index"),
+    "SigmoidCrossEntropy": ("", "reduction ignore_index"),
+    "ZNormalized": ("loss", "a"),
+    "DenseLinear": ("in_features num_classes", "bias device dtype ignore_index"),
+    "FactoredLinear": (
+        "in_features num_classes",
+        "bias device dtype state_dtype ignore_index max_condition synchronous",
+    ),
+    "FactoredLinear.weight": ("self", ""),
+    "FactoredLinear.logits": ("self h", ""),
+    "FactoredLinear.topk": ("self h k", "block_size"),
+    "FactoredLinear.rank": ("self h target", "block_size"),
+    "FactoredLinear.to_linear": ("self", ""),
+    "FactoredLinear.from_linear": ("linear", "options"),
+    "FactoredLinear.refactor": ("self", ""),
+    "FactoredLinear.condition": ("self", ""),
+    "FactoredLinear.grad_norm": ("self", ""),
+    "FactoredSGD": ("layers lr", "weight_decay"),
+    "clip_grad_norm_": ("params_and_layers max_norm", "error_if_nonfinite"),
+    "TopKError": ("k", ""),
+    "MeanReciprocalRank": ("", ""),
+    "RefusedStepError": ("message safe_lr", ""),
+}
+# Methods whose meaning is that of nn.Module; the class documents what its own do.
+DOCUMENTED_BY_TORCH = {"forward", "extra_repr"}
+
+
+def public_names(owner: object) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in vars(owner).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    }
+
+
+def by_position(parameter: inspect.Parameter) -> bool:
+    return parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD, parameter.VAR_POSITIONAL)
+
+
+def methods_without_docstring(cls: type) -> list[str]:
+    """The public methods and properties that our own classes give `cls` and that none of these classes documents."""
+    own_classes = [base for base in cls.__mro__ if top_level(base.__module__) == top_level(cls.__module__)]
+    methods = {
+        name: any(vars(base)[name].__doc__ for base in own_classes if name in vars(base))
+        for own_class in own_classes
+        for name, value in public_names(own_class).items()
+        if callable(value) or isinstance(value, property | classmethod | staticmethod)
+    }
+    return [name for name, told in methods.items() if not told and name not in DOCUMENTED_BY_TORCH]
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signature(name: str) -> None:
+    positional, keyword_only = SIGNATURES[name]
+    parameters = inspect.signature(attrgetter(name)(zloss)).parameters
+    assert [key for key, parameter in parameters.items() if by_position(parameter)] == positional.split()
+    assert [key for key, parameter in parameters.items() if not by_position(parameter)] == keyword_only.split()
+
+
+def test_every_public_name_has_a_signature_here() -> None:
+    assert sorted(public_names(zloss)) == sorted(name for name in SIGNATURES if "." not in name), (
+        "add a new public name, with its parameters, to SIGNATURES in this file"
+    )
+
+
+@pytest.mark.parametrize("name", public_names(zloss))
+def test_every_public_name_has_a_docstring(name: str) -> None:
+    value = getattr(zloss, name)
+    assert value.__doc__
+    if inspect.isclass(value):
+        assert methods_without_docstring(value) == []
+
+
+def test_missing_docstrings_are_seen() -> None:
+    class Base:
+        def told(self) -> None:
+            """Documented here, and so wherever it is overridden."""
+
+    class Derived(Base):
+        def told(self) -> None: ...
+
+        def untold(self) -> None: ...
+
+        @property
+        def bare(self) -> int:
+            return 0
+
+    assert methods_without_docstring(Derived) == ["untold", "bare"]

@@ -1,0 +1,168 @@
+"""FactoredSGD as a torch optimizer, and clipping over ordinary parameters and factored layers together."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import zloss
+from tests.layers.twins import make_twins, relative_error
+
+LOSS = zloss.ZLoss(a=0.2, b=8.0)
+
+
+class Network(nn.Module):
+    def __init__(self, output: nn.Module, device: torch.device) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(nn.Linear(5, 8, dtype=torch.float64, device=device), nn.Tanh())
+        self.output = output
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        loss: Tensor = LOSS(self.output(self.trunk(x), target))
+        return loss
+
+
+def twin_networks(device: torch.device) -> tuple[Network, Network]:
+    twins = make_twins(8, 60, device=device, synchronous=True)
+    factored, dense = Network(twins.factored, device), Network(twins.dense, device)
+    dense.trunk.load_state_dict(factored.trunk.state_dict())
+    return factored, dense
+
+
+def batch(device: torch.device) -> tuple[Tensor, Tensor]:
+    return torch.randn(9, 5, dtype=torch.float64, device=device), torch.randint(60, (9,), device=device)
+
+
+@pytest.mark.parametrize("max_norm", [1e-3, 1e3])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_clipping_a_whole_network(max_norm: float, accumulate: int, device: torch.device) -> None:
+    """One norm over trunk and output layer: training stays that of the dense twin under torch's own clipping."""
+    factored, dense = twin_networks(device)
+    trunk_sgd, output_sgd = torch.optim.SGD(factored.trunk.parameters(), 0.5), zloss.FactoredSGD(factored.output, 0.5)  # type: ignore[arg-type]
+    dense_sgd = torch.optim.SGD(dense.parameters(), 0.5)
+    for _ in range(20):
+        for _ in range(accumulate):
+            x, target = batch(device)
+            factored(x, target).backward()
+            dense(x, target).backward()
+        norm = zloss.clip_grad_norm_(factored, max_norm)
+        expected = nn.utils.clip_grad_norm_(dense.parameters(), max_norm)
+        assert norm.item() == pytest.approx(expected.item(), rel=1e-10)
+        for optimizer in (trunk_sgd, output_sgd, dense_sgd):
+            optimizer.step()
+            optimizer.zero_grad()
+        assert relative_error(factored.output.weight(), dense.output.weight()) < 1e-10  # type: ignore[operator]
+        assert relative_error(factored.trunk[0].weight, dense.trunk[0].weight) < 1e-10  # type: ignore[arg-type]
+
+
+def test_clipping_takes_parameters_and_layers_in_any_mix(device: torch.device) -> None:
+    factored, _ = twin_networks(device)
+    factored(*batch(device)).backward()
+    whole = zloss.clip_grad_norm_(factored, 1e9)
+    mixed = zloss.clip_grad_norm_([*factored.trunk.parameters(), factored.output], 1e9)
+    twice = zloss.clip_grad_norm_([factored, factored.output, *factored.parameters()], 1e9)
+    assert whole == mixed == twice
+    assert zloss.clip_grad_norm_([], 1.0) == 0
+
+
+def test_clipping_refuses_nonsense(device: torch.device) -> None:
+    factored, _ = twin_networks(device)
+    factored(*batch(device)).backward()
+    with pytest.raises(ValueError, match="max_norm must be > 0, got 0"):
+        zloss.clip_grad_norm_(factored, 0.0)
+    with pytest.raises(ValueError, match="expected parameters and modules, got str"):
+        zloss.clip_grad_norm_(["weights"], 1.0)  # type: ignore[list-item]
+    grad = factored.trunk[0].weight.grad
+    assert isinstance(grad, Tensor)
+    grad[0, 0] = float("nan")
+    before = grad.clone()
+    with pytest.raises(ValueError, match="nothing was clipped"):
+        zloss.clip_grad_norm_(factored, 1.0, error_if_nonfinite=True)
+    assert torch.equal(grad.nan_to_num(), before.nan_to_num())
+
+
+def test_groups_with_rates_of_their_own(device: torch.device) -> None:
+    first, second = (make_twins(8, 60, device=device, synchronous=True) for _ in range(2))
+    optimizer = zloss.FactoredSGD(
+        [{"layers": [first.factored], "lr": 3.0}, {"layers": second.factored, "weight_decay": 0.1}], lr=1.0
+    )
+    dense = torch.optim.SGD(
+        [
+            {"params": first.dense.parameters(), "lr": 3.0},
+            {"params": second.dense.parameters(), "weight_decay": 0.1},
+        ],
+        lr=1.0,
+    )
+    h = torch.randn(9, 8, dtype=torch.float64, device=device)
+    for twins in (first, second):
+        twins.backward(LOSS, h, torch.randint(60, (9,), device=device))
+    optimizer.step()
+    dense.step()
+    assert first.weight_error() < 1e-12
+    assert second.weight_error() < 1e-12
+
+
+def test_state_dict_round_trip(device: torch.device) -> None:
+    layer = zloss.FactoredLinear(4, 9, device=device)
+    optimizer = zloss.FactoredSGD(layer, 1.0, weight_decay=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    LOSS(layer(torch.randn(2, 4, device=device), torch.tensor([1, 2], device=device))).backward()
+    optimizer.step()
+    scheduler.step()
+    state = copy.deepcopy(optimizer.state_dict())
+    other = zloss.FactoredSGD(layer, 7.0)
+    other.load_state_dict(state)
+    assert other.param_groups[0]["lr"] == 0.5
+    assert other.param_groups[0]["weight_decay"] == 0.1
+
+
+def test_the_layer_may_move_after_the_optimizer_was_made(cuda: torch.device) -> None:
+    layer = zloss.FactoredLinear(4, 9)
+    optimizer = zloss.FactoredSGD(layer, 1.0)
+    layer.to(cuda)
+    before = layer.weight()
+    LOSS(layer(torch.randn(2, 4, device=cuda), torch.tensor([1, 2], device=cuda))).backward()
+    optimizer.step()
+    assert not torch.equal(layer.weight(), before)
+
+
+def test_closure() -> None:
+    layer = zloss.FactoredLinear(4, 9)
+    optimizer = zloss.FactoredSGD([layer], 1.0)
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss: Tensor = LOSS(layer(torch.ones(2, 4), torch.tensor([1, 2])))
+        loss.backward()
+        return loss.item()
+
+    first, second = optimizer.step(closure), optimizer.step(closure)
+    assert second < first
+
+
+@pytest.mark.parametrize(
+    ("layers", "options", "message"),
+    [
+        ([], {}, "got no layers"),
+        ([nn.Linear(2, 3)], {}, "FactoredLinear layers, got Linear; give other parameters to an ordinary"),
+        (zloss.FactoredLinear(2, 3), {"lr": -1.0}, "lr must be a finite number >= 0, got -1.0"),
+        (zloss.FactoredLinear(2, 3), {"lr": float("nan")}, "lr must be a finite number"),
+        (zloss.FactoredLinear(2, 3), {"weight_decay": -0.1}, "weight_decay must be a finite number >= 0, got -0.1"),
+    ],
+)
+def test_bad_arguments(layers: Any, options: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        zloss.FactoredSGD(layers, **{"lr": 1.0} | options)
+
+
+def test_a_rate_that_a_schedule_spoils_is_refused() -> None:
+    layer = zloss.FactoredLinear(4, 9)
+    optimizer = zloss.FactoredSGD(layer, 1.0)
+    LOSS(layer(torch.ones(2, 4), torch.tensor([1, 2]))).backward()
+    optimizer.param_groups[0]["lr"] = float("nan")
+    before = layer.weight()
+    with pytest.raises(ValueError, match="lr must be a finite number"):
+        optimizer.step()
+    assert torch.equal(layer.weight(), before)
