@@ -154,5 +154,5 @@ def test_negative_ranks_are_reported_when_the_device_is_read(metric: Metric, dev
 
 @pytest.mark.parametrize("k", [0, -5])
 def test_k_must_be_positive(k: Any) -> None:
-    with pytest.raises(ValueError, match=f"k must be at least 1, got {k}"):
+    with pytest.raises(ValueError, match=f"k must be an integer of at least 1, got {k}"):
         TopKError(k)

@@ -239,7 +239,7 @@ def test_shapes_must_agree(target: Tensor, first: Tensor, second: Tensor, shapes
 
 
 def test_valid_must_have_the_shape_of_target() -> None:
-    message = "valid must have the shape of target, (2,), got (2, 1)"
+    message = "valid must be a bool tensor of the shape of target, (2,), got torch.bool (2, 1)"
     for make in (SphericalStats, SphericalStats.from_moments):
         with pytest.raises(ValueError, match=re.escape(message)):
             make(TWO, TWO, TWO, 5, valid=torch.ones(2, 1, dtype=torch.bool))

@@ -26,8 +26,11 @@ class _RankMetric(ABC):
 
     def update(self, ranks: Tensor) -> None:
         """Add ranks, in a tensor of any shape; a rank of 0 is ignored."""
+        if not isinstance(ranks, Tensor):
+            raise ValueError(f"ranks must be a tensor of integers, got {type(ranks).__name__}")
         if ranks.is_floating_point() or ranks.is_complex() or ranks.dtype == torch.bool:
             raise ValueError(f"ranks must be integers, got dtype {ranks.dtype}")
+        ranks = ranks.long()  # k may not fit into a narrower type
         counted = ranks > 0
         score = torch.where(counted, self._score(ranks.clamp_min(1)), 0)
         sums = torch.stack([part.sum(dtype=torch.float64) for part in (score, counted, ranks < 0)])
@@ -53,8 +56,8 @@ class TopKError(_RankMetric):
     """
 
     def __init__(self, k: int) -> None:
-        if k < 1:
-            raise ValueError(f"k must be at least 1, got {k}")
+        if not isinstance(k, int) or k < 1:
+            raise ValueError(f"k must be an integer of at least 1, got {k}")
         self.k = k
         super().__init__()
 

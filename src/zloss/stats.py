@@ -57,6 +57,7 @@ class SphericalStats:
         *,
         valid: Tensor | None = None,
     ) -> None:
+        _check_shapes(target, sum, sumsq, num_classes, valid)
         mean = sum / num_classes
         self._set(target, mean, (sumsq - sum * mean).clamp_min(0), num_classes, valid)
 
@@ -71,6 +72,7 @@ class SphericalStats:
         valid: Tensor | None = None,
     ) -> "SphericalStats":
         """Statistics from the mean and the sum of squared deviations, which lose nothing to cancellation."""
+        _check_shapes(target, mean, scatter, num_classes, valid)
         stats = cls.__new__(cls)
         stats._set(target, mean, scatter, num_classes, valid)
         return stats
@@ -95,16 +97,6 @@ class SphericalStats:
         )
 
     def _set(self, target: Tensor, mean: Tensor, scatter: Tensor, num_classes: int, valid: Tensor | None) -> None:
-        if num_classes < 2:
-            raise ValueError(f"num_classes must be at least 2, got {num_classes}")
-        rows = target.shape[:1]
-        if target.dim() not in (1, 2) or mean.shape != rows or scatter.shape != rows:
-            raise ValueError(
-                "expected target of shape (B,) or (B, K) and sums of shape (B,), got "
-                f"{tuple(target.shape)}, {tuple(mean.shape)} and {tuple(scatter.shape)}"
-            )
-        if valid is not None and valid.shape != target.shape:
-            raise ValueError(f"valid must have the shape of target, {tuple(target.shape)}, got {tuple(valid.shape)}")
         self.target, self.mean, self.scatter, self.num_classes = target, mean, scatter, num_classes
         self.valid = torch.ones_like(target, dtype=torch.bool) if valid is None else valid
 
@@ -148,6 +140,22 @@ class SphericalStats:
         return f"SphericalStats(target={tuple(self.target.shape)}, num_classes={self.num_classes})"
 
 
+def _check_shapes(target: Tensor, first: Tensor, second: Tensor, num_classes: int, valid: Tensor | None) -> None:
+    if num_classes < 2:
+        raise ValueError(f"num_classes must be at least 2, got {num_classes}")
+    rows = target.shape[:1]
+    if target.dim() not in (1, 2) or first.shape != rows or second.shape != rows:
+        raise ValueError(
+            "expected target of shape (B,) or (B, K) and sums of shape (B,), got "
+            f"{tuple(target.shape)}, {tuple(first.shape)} and {tuple(second.shape)}"
+        )
+    if valid is not None and (valid.shape != target.shape or valid.dtype != torch.bool):
+        raise ValueError(
+            f"valid must be a bool tensor of the shape of target, {tuple(target.shape)}, "
+            f"got {valid.dtype} {tuple(valid.shape)}"
+        )
+
+
 def check_logits(logits: Tensor) -> None:
     """Refuse what is not a (B, C) tensor of floating-point logits with at least two classes."""
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
@@ -158,8 +166,9 @@ def check_logits(logits: Tensor) -> None:
 
 
 def mean_and_scatter(logits: Tensor) -> tuple[Tensor, Tensor]:  # (B, C) -> (B,), (B,)
-    """Mean and sum of squared deviations of each row, in two passes."""
+    """Mean and sum of squared deviations of each row."""
     mean = logits.mean(1)
+    mean = mean + (logits - mean[:, None]).mean(1)  # what rounding left over, which grows with C
     return mean, (logits - mean[:, None]).square().sum(1)
 
 

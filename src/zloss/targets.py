@@ -55,7 +55,8 @@ def checked_targets(target: Tensor, num_rows: int, num_classes: int, ignore_inde
     """`parse_targets`, and `ValueError` at once for a value that is no class. Waits for the device."""
     targets = parse_targets(target, num_rows, num_classes, ignore_index)
     if targets.out_of_range:
-        bad = target[(target != ignore_index) & ((target < 0) | (target >= num_classes))]
+        wide = target.long()  # a narrow type would wrap the bounds
+        bad = wide[(wide != ignore_index) & ((wide < 0) | (wide >= num_classes))]
         raise ValueError(out_of_range_message(f"target {int(bad[0])}", num_classes))
     return targets
 

@@ -128,9 +128,9 @@ def test_moments_and_materialise_against_their_definitions(device: torch.device)
         torch.randn(40, dtype=torch.float64, device=device),
     )
     expected = V.double() @ U + omega
-    materialise_(V, U, omega)
+    materialise_(V, U, omega, torch.float64)
     assert relative_error(V, expected) < 1e-7, "one rounding to float32"
-    mean, gram = centred_moments(V, torch.float64)
+    mean, gram = centred_moments(V, torch.float64, torch.float64)
     centred = V.double() - V.double().mean(0)
     assert relative_error(mean, V.double().mean(0)) < 1e-12
     assert relative_error(gram, centred.T @ centred) < 1e-12

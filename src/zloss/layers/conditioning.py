@@ -21,22 +21,26 @@ from zloss.layers.update import Step
 _BLOCK_BYTES = {"cpu": 2**24, "cuda": 2**27}
 
 
-def materialise_(V: Tensor, U: Tensor, omega: Tensor) -> None:
-    """`V <- V U + 1 omega^T` in place, in the dtype of U."""
+def materialise_(V: Tensor, U: Tensor, omega: Tensor, product_dtype: torch.dtype) -> None:
+    """`V <- V U + 1 omega^T` in place."""
+    # V U = V + V (U - I): rounding of the product is then relative to the change of V.
+    change = (U - torch.eye(len(U), dtype=U.dtype, device=U.device)).to(product_dtype)
     for block in _row_blocks(V, U.dtype):
-        block.copy_(torch.addmm(omega, block.to(U.dtype), U))
+        block.copy_(block + omega + block.to(product_dtype) @ change)
 
 
-def centred_moments(V: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:  # (C, H) -> (H,), (H, H)
-    """Mean row of V and Gram matrix of V with its mean row taken off, accumulated in `dtype`."""
+def centred_moments(
+    V: Tensor, dtype: torch.dtype, product_dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:  # (C, H) -> (H,), (H, H)
+    """Mean row of V and Gram matrix of V with its mean row taken off, added up in `dtype`."""
     total = V.new_zeros(V.shape[1], dtype=dtype)
     for block in _row_blocks(V, dtype):
         total += block.to(dtype).sum(0)
     mean = total / V.shape[0]
     gram = V.new_zeros(V.shape[1], V.shape[1], dtype=dtype)
     for block in _row_blocks(V, dtype):
-        centred = block.to(dtype) - mean
-        gram.addmm_(centred.T, centred)
+        centred = (block - mean).to(product_dtype)
+        gram += centred.T @ centred
     return mean, gram
 
 

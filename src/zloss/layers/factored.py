@@ -28,8 +28,9 @@ class FactoredLinear(FactoredWeight):
         num_classes: C.
         bias: one more weight per class, as in `nn.Linear`.
         device, dtype: of the weights; float32 or float64.
-        state_dtype: dtype of the H x H state and of all arithmetic on it. By default float64 where that is fast (CPUs
-            and data-centre GPUs), else `dtype`.
+        state_dtype: dtype of the H x H state. Float64 by default; float32 would round small changes away.
+        product_dtype: dtype of matrix products. By default float64 where that costs no more (data-centre GPUs), else
+            `dtype`.
         ignore_index: the target that counts for nothing.
         max_condition: refactor when `condition()` passes this; by default 10 for float32, 10,000 for float64.
         synchronous: on a GPU, wait for the verdict on every batch and step. Bad input is then refused at once, and a
@@ -57,6 +58,7 @@ class FactoredLinear(FactoredWeight):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         state_dtype: torch.dtype | None = None,
+        product_dtype: torch.dtype | None = None,
         ignore_index: int = IGNORE_INDEX,
         max_condition: float | None = None,
         synchronous: bool = False,
@@ -69,6 +71,7 @@ class FactoredLinear(FactoredWeight):
             device=device,
             dtype=dtype,
             state_dtype=state_dtype,
+            product_dtype=product_dtype,
             max_condition=max_condition,
             synchronous=synchronous,
         )
@@ -159,7 +162,7 @@ class FactoredLinear(FactoredWeight):
     def extra_repr(self) -> str:
         return (
             f"in_features={self.in_features}, num_classes={self.num_classes}, bias={self.has_bias}, "
-            f"dtype={self.V.dtype}, state_dtype={self.U.dtype}"
+            f"dtype={self.V.dtype}, state_dtype={self.U.dtype}, product_dtype={self.product_dtype}"
         )
 
     def _anchor(self, tape: Tape) -> Tensor:
@@ -190,4 +193,5 @@ class FactoredLinear(FactoredWeight):
         if not h.isfinite().all():
             raise self._error(Fault.HIDDEN, math.nan)
         hs = with_bias_column(h.to(self.U.dtype), len(self.U))
-        return Scores((hs @ self.U.T).to(self.V.dtype), self.V.detach(), row_shift=(hs @ self.omega).to(self.V.dtype))
+        queries, row_shift = (hs @ self.U.T).to(self.V.dtype), (hs @ self.omega).to(self.V.dtype)
+        return Scores(queries, self.V.detach(), row_shift=row_shift)

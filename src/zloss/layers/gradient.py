@@ -20,7 +20,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class RecordedGradient:
-    """What one or several backward passes leave behind for the step. All in the dtype of the layer's state."""
+    """What one or several backward passes leave behind for the step.
+
+    In the dtype of the layer's state; only `hg` and `hu` have that of products, which it sets for those to come.
+    """
 
     h: Tensor  # (B, H) the batch
     hg: Tensor  # (B, H) h @ gram

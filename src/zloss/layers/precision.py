@@ -1,4 +1,10 @@
-"""The arithmetic of exact updates: which dtype it runs in, and shelter from settings that would coarsen it."""
+"""The arithmetic of exact updates: which dtypes it runs in, and shelter from settings that would coarsen it.
+
+Three dtypes meet in a factored layer. The **weights** V are float32 or float64, as asked. The small H x H **state** is
+float64, because a step changes it by as little as one part in C: in float32 such changes would be rounded away, step
+after step in the same direction. **Products** may still run in float32, where that is faster: they compute the *change*
+of the state, which the state then adds up, so their rounding is relative to the change.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -10,25 +16,28 @@ import torch
 _FAST_FLOAT64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
 
 
-def default_state_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
-    """Float64 for the small H x H state wherever that is cheap, else the dtype of the weights."""
-    if device.type in ("cpu", "meta"):
-        return torch.float64
+def default_state_dtype(device: torch.device) -> torch.dtype:
+    """Float64 wherever the device has it."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def default_product_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    """Float64 where its products cost no more, else the dtype of the weights."""
     if device.type == "cuda" and torch.cuda.get_device_capability(device) in _FAST_FLOAT64:
         return torch.float64
     return dtype
 
 
-def check_dtypes(dtype: torch.dtype, state_dtype: torch.dtype | None) -> None:
-    """Refuse weights and state that cannot hold small updates, and state that is coarser than the weights."""
-    for name, value in (("dtype", dtype), ("state_dtype", state_dtype)):
+def check_dtypes(dtype: torch.dtype, state_dtype: torch.dtype | None, product_dtype: torch.dtype | None) -> None:
+    """Refuse what cannot hold small updates, and state or products that are coarser than the weights."""
+    for name, value in (("dtype", dtype), ("state_dtype", state_dtype), ("product_dtype", product_dtype)):
         if value not in (torch.float32, torch.float64, None):
             raise ValueError(
                 f"{name} must be torch.float32 or torch.float64, got {value}; "
                 "for half precision, run the layers below under autocast"
             )
-    if state_dtype is not None and torch.promote_types(dtype, state_dtype) != state_dtype:
-        raise ValueError(f"state_dtype {state_dtype} is coarser than dtype {dtype}")
+        if value is not None and torch.promote_types(dtype, value) != value:
+            raise ValueError(f"{name} {value} is coarser than dtype {dtype}")
 
 
 @contextmanager

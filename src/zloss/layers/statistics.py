@@ -59,10 +59,11 @@ class FactoredStatistics(torch.autograd.Function):
         with exact_products(h.device.type):
             # Detached, because the record outlives this pass and must not keep the graph below alive.
             hs = with_bias_column(h.detach().to(f.U.dtype), len(f.U))
-            hg, hu = hs @ f.gram, hs @ f.U.T
+            hp = hs.to(tape.weight.product_dtype)
+            hg, hu = hp @ f.gram.to(hp.dtype), hp @ f.U.T.to(hp.dtype)
             mean = hs @ f.wbar
             scatter = (hs * hg).sum(1).clamp_min(0)
-            scores = (rows * hu[:, None]).sum(-1) + (hs @ f.omega)[:, None]
+            scores = (rows * hu[:, None]).sum(-1, dtype=hs.dtype) + (hs @ f.omega)[:, None]
         refused = tape.weight.inspect(
             Fault.TARGET.value * targets.out_of_range + Fault.HIDDEN.value * ~(mean + scatter).isfinite().all()
         )
@@ -81,7 +82,8 @@ class FactoredStatistics(torch.autograd.Function):
         target_grad = torch.where(valid, score_grad.to(hs.dtype), 0)
         mean_grad, curvature = mean_grad.to(hs.dtype), 2 * scatter_grad.to(hs.dtype)
         with exact_products(hs.device.type):
-            target_rows = (rows * target_grad[..., None]).sum(1) @ f.U + target_grad.sum(1)[:, None] * f.omega
+            weighted = (rows * target_grad[..., None]).sum(1).to(hg.dtype)
+            target_rows = weighted @ f.U.to(hg.dtype) + target_grad.sum(1)[:, None] * f.omega
         grad_h = curvature[:, None] * hg + mean_grad[:, None] * f.wbar + target_rows
         ctx.tape.put(
             RecordedGradient(hs, hg, hu, mean, curvature, mean_grad / num_classes, index, target_grad, target_rows)

@@ -60,34 +60,40 @@ _Matrices = tuple[Tensor, Tensor, Tensor, Tensor]  # U, gram, U_inv, rows
 
 
 def _low_rank(f: Factors, grad: RecordedGradient, lr: float, keep: Tensor, num_classes: int) -> _Matrices:
-    h, a = grad.h, grad.curvature[:, None]
-    ah = a * h
+    dtype = grad.hg.dtype
+    h, a = grad.h.to(dtype), grad.curvature.to(dtype)[:, None]
+    ah, bend = a * h, a * grad.hg
     # gram <- P gram P - lr (P R + R^T P) + lr^2 N is keep^2 gram plus H^T X and its transpose.
     y = grad.target_grad_sum[:, None]
-    bend = a * grad.hg
-    rows_t = grad.centred_target_rows(f.wbar)
-    x = ((0.5 * bend + rows_t) @ h.T) @ ah
-    x += 0.5 * (grad.repeated_targets() - y * ((y.T @ h) / num_classes))
-    x = lr**2 * x - lr * keep * (bend + rows_t)
-    htx = h.T @ x
-    gram = keep**2 * f.gram + htx + htx.T
+    rows_t = grad.centred_target_rows(f.wbar).to(dtype)
+    second = ((0.5 * bend + rows_t) @ h.T) @ ah
+    second += 0.5 * (grad.repeated_targets() - y * ((y.T @ grad.h) / num_classes)).to(dtype)
+    htx = h.T @ (lr**2 * second - (lr * keep).to(dtype) * (bend + rows_t))
+    gram = keep**2 * f.gram + (htx + htx.T)
     U = keep * f.U - lr * (grad.hu.T @ ah)
     # P^-1 = (I + r H^T A S H) / keep with S = (I - r H H^T A)^-1, and H P^-1 = S H / keep.
-    ratio = lr / keep
-    system = torch.eye(len(h), dtype=h.dtype, device=h.device) - ratio * ((h @ h.T) * grad.curvature)
-    solved = torch.linalg.solve_ex(system, h @ f.U_inv).result
+    ratio = (lr / keep).to(dtype)
+    system = torch.eye(len(h), dtype=dtype, device=h.device) - ratio * ((h @ h.T) * a.T)
+    solved = torch.linalg.solve_ex(system, h @ f.U_inv.to(dtype)).result
     U_inv = (f.U_inv + ratio * (ah.T @ solved)) / keep
     return U, gram, U_inv, solved / keep
 
 
 def _full_rank(f: Factors, grad: RecordedGradient, lr: float, keep: Tensor, num_classes: int) -> _Matrices:
-    h, width = grad.h, grad.h.shape[1]
+    dtype, width = grad.hg.dtype, grad.h.shape[1]
+    h = grad.h.to(dtype)
     y = grad.h.T @ grad.target_grad_sum
-    stacked = torch.cat([grad.curvature[:, None] * h, grad.centred_target_rows(f.wbar), grad.repeated_targets()], dim=1)
-    k1, r_t, n = (h.T @ stacked).split(width, dim=1)
-    P = keep * torch.eye(width, dtype=h.dtype, device=h.device) - lr * k1
-    # Half of the new Gram matrix; adding the transpose gives the whole and keeps it symmetric.
-    half = P @ (0.5 * (f.gram @ P) - lr * r_t.T)
-    half += (0.5 * lr**2) * (n - torch.outer(y, y) / num_classes)
-    U_inv = torch.linalg.solve_ex(P, f.U_inv).result
-    return f.U @ P, half + half.T, U_inv, h @ U_inv
+    parts = grad.curvature[:, None] * grad.h, grad.centred_target_rows(f.wbar), grad.repeated_targets()
+    k1, r_t, n = (h.T @ torch.cat([part.to(dtype) for part in parts], dim=1)).split(width, dim=1)
+    # The same change of gram as above, X + X^T, through H x H matrices.
+    bent = f.gram.to(dtype) @ k1
+    x = lr**2 * (k1 @ (0.5 * bent + r_t.T) + 0.5 * (n - torch.outer(y, y).to(dtype) / num_classes))
+    x -= (lr * keep).to(dtype) * (bent.T + r_t.T)
+    gram = keep**2 * f.gram + (x + x.T)
+    U = keep * f.U - lr * (f.U.to(dtype) @ k1)
+    # U_inv <- P^-1 U_inv as a change, so that products may be coarser than the state: P^-1 = I + P^-1 (I - P).
+    P = keep.to(dtype) * torch.eye(width, dtype=dtype, device=h.device) - lr * k1
+    U_inv_p = f.U_inv.to(dtype)
+    change = torch.linalg.solve_ex(P, (1 - keep).to(dtype) * U_inv_p + lr * (k1 @ U_inv_p)).result
+    U_inv = f.U_inv + change
+    return U, gram, U_inv, h @ U_inv.to(dtype)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from zloss.layers.conditioning import Health, HealthMonitor, assess, centred_moments, condition_of, materialise_
 from zloss.layers.faults import Fault, fault_error
 from zloss.layers.gradient import RecordedGradient, concatenate
-from zloss.layers.precision import check_dtypes, default_state_dtype, exact_products
+from zloss.layers.precision import check_dtypes, default_product_dtype, default_state_dtype, exact_products
 from zloss.layers.update import Factors, Step, exact_step, subtract_rows_
 
 # Where rounding errors of V, amplified by the condition of U, stay within one digit (float32) or four (float64) of V's.
@@ -49,6 +49,7 @@ class FactoredWeight(nn.Module):
         device: torch.device | str | None,
         dtype: torch.dtype | None,
         state_dtype: torch.dtype | None,
+        product_dtype: torch.dtype | None,
         max_condition: float | None,
         synchronous: bool,
     ) -> None:
@@ -56,7 +57,7 @@ class FactoredWeight(nn.Module):
         if max_condition is not None and not max_condition > 1:
             raise ValueError(f"max_condition must be greater than 1, which a refactor restores, got {max_condition}")
         dtype = dtype or torch.get_default_dtype()
-        check_dtypes(dtype, state_dtype)
+        check_dtypes(dtype, state_dtype, product_dtype)
         self.max_condition, self.synchronous = max_condition, synchronous
         self.refactors = 0
         self._drift: Tensor | None = None
@@ -64,7 +65,7 @@ class FactoredWeight(nn.Module):
         self._records: list[RecordedGradient] = []
         self.version = 0  # counts changes of the weights, so that a stale backward pass is noticed
         self._monitor = HealthMonitor()
-        self._asked_state_dtype = state_dtype
+        self._asked_state_dtype, self._asked_product_dtype = state_dtype, product_dtype
         self.V = nn.Parameter(torch.empty(num_classes, width, device=device, dtype=dtype))
         square, row = (width, width), (width,)
         for name, shape in {"U": square, "U_inv": square, "omega": row, "wbar": row, "gram": square}.items():
@@ -80,7 +81,7 @@ class FactoredWeight(nn.Module):
         Happens by itself when `condition()` passes `max_condition`.
         """
         with exact_products(self.V.device.type):
-            materialise_(self.V, self.U, self.omega)
+            materialise_(self.V, self.U, self.omega, self.product_dtype)
             self._finish_refactor(tracked_gram=self.gram.clone())
         self._records = [record.after_refactor() for record in self._records]
 
@@ -104,7 +105,7 @@ class FactoredWeight(nn.Module):
         self.raise_faults()
         weight = self.V.detach().clone()
         with exact_products(self.V.device.type):
-            materialise_(weight, self.U, self.omega)
+            materialise_(weight, self.U, self.omega, self.product_dtype)
         return weight
 
     @torch.no_grad()
@@ -175,7 +176,7 @@ class FactoredWeight(nn.Module):
             subtract_rows_(self.V, grad, step.rows, lr)
             return
         # The new U_inv is badly conditioned or does not exist; once U is multiplied into V the step does not need it.
-        materialise_(self.V, step.factors.U, step.factors.omega)
+        materialise_(self.V, step.factors.U, step.factors.omega, self.product_dtype)
         subtract_rows_(self.V, grad, grad.h, lr)
         self._warn_if_hasty(health.safe_lr)
         self._finish_refactor(tracked_gram=step.factors.gram)
@@ -251,7 +252,7 @@ class FactoredWeight(nn.Module):
         torch.nn.init.eye_(self.U_inv)
         self.omega.zero_()
         with exact_products(self.V.device.type):
-            wbar, gram = centred_moments(self.V, self.U.dtype)
+            wbar, gram = centred_moments(self.V, self.U.dtype, self.product_dtype)
         self.wbar.copy_(wbar)
         self.gram.copy_(gram)
 
@@ -283,12 +284,19 @@ class FactoredWeight(nn.Module):
             )
 
     def _state_dtype(self) -> torch.dtype:
-        asked = self._asked_state_dtype or default_state_dtype(self.V.device, self.V.dtype)
+        asked = self._asked_state_dtype or default_state_dtype(self.V.device)
         return torch.promote_types(asked, self.V.dtype)
+
+    @property
+    def product_dtype(self) -> torch.dtype:
+        """The dtype that matrix products run in; never finer than the state."""
+        asked = self._asked_product_dtype or default_product_dtype(self.V.device, self.V.dtype)
+        finest = torch.promote_types(asked, self.V.dtype)
+        return torch.float32 if self.U.dtype == torch.float32 else finest
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "FactoredWeight":
         """Move or convert: V as asked, the state with it but in a dtype of its own (a round trip must not blunt it)."""
-        check_dtypes(fn(torch.empty(0, dtype=self.V.dtype, device=self.V.device)).dtype, None)
+        check_dtypes(fn(torch.empty(0, dtype=self.V.dtype, device=self.V.device)).dtype, None, None)
         before = self.factors()._asdict()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, tensor in before.items():

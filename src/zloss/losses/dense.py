@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zloss.losses.reduction import Reduction, check_reduction, reduce_loss
+from zloss.losses.spherical import SOFTPLUS_IS_LINEAR
 from zloss.stats import check_logits, mean_and_scatter, z_normalize
 from zloss.targets import IGNORE_INDEX, checked_targets
 
@@ -39,7 +40,7 @@ class SigmoidCrossEntropy(nn.Module):
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         # Swap the target's softplus(o) for softplus(-o) = softplus(o) - o. The sum is taken in float64: a single huge
         # logit must not wipe out the many small terms when it is subtracted again.
-        total = F.softplus(logits).sum(1, dtype=torch.float64)
+        total = F.softplus(logits, threshold=SOFTPLUS_IS_LINEAR).sum(1, dtype=torch.float64)
         own = logits.gather(1, targets.index)
         per_target = torch.where(targets.valid, total[:, None] - own, 0)
         per_example = (per_target.sum(1) / targets.valid.sum(1).clamp_min(1)).to(logits.dtype)
@@ -50,7 +51,7 @@ class ZNormalized(nn.Module):
     r"""Any dense loss on Z-normalised logits: `loss(a z, target) / a` with `z = (o - mu) / sigma`.
 
     Normalisation makes every loss invariant to shift and scale and gives it the hyper-parameter `a`. With
-    `nn.CrossEntropyLoss` this is the paper's `L_{S-Z}`.
+    `nn.CrossEntropyLoss` this is the paper's `L_{S-Z}`. Targets, weights and reduction are those of the inner loss.
 
     >>> loss = ZNormalized(nn.CrossEntropyLoss(), a=2.0)
     >>> logits = torch.tensor([[0.0, 1.0, 5.0]])

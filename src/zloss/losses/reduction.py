@@ -26,6 +26,8 @@ def reduce_loss(
     ignored has the mean 0.
     """
     if weight is not None:
+        if not isinstance(weight, Tensor):
+            raise ValueError(f"weight must be a tensor, got {type(weight).__name__}")
         if weight.shape != per_example.shape:
             raise ValueError(
                 f"weight must have one entry per example, {tuple(per_example.shape)}, got {tuple(weight.shape)}"

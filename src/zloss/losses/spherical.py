@@ -24,7 +24,7 @@ from zloss.stats import SphericalStats
 from zloss.targets import IGNORE_INDEX
 
 # Beyond this argument softplus(x) equals x to the last bit of a float64.
-_SOFTPLUS_IS_LINEAR = 40.0
+SOFTPLUS_IS_LINEAR = 40.0
 
 
 def z_loss(stats: SphericalStats, *, a: float, b: float) -> Tensor:  # (B,)
@@ -47,7 +47,7 @@ def z_loss(stats: SphericalStats, *, a: float, b: float) -> Tensor:  # (B,)
     Reference: A. de Brébisson and P. Vincent, The Z-loss, 2016.
     """
     _check_z_parameters(a, b)
-    return stats.mean_over_targets(F.softplus(b - stats.z, beta=a, threshold=_SOFTPLUS_IS_LINEAR))
+    return stats.mean_over_targets(F.softplus(b - stats.z, beta=a, threshold=SOFTPLUS_IS_LINEAR))
 
 
 def squared_error(stats: SphericalStats) -> Tensor:  # (B,)
