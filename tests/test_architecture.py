@@ -38,6 +38,8 @@ LAYERS = (
     ("zloss.metrics", "zloss.optim"),
     ("zloss",),
     ("zloss.lab",),
+    ("zloss.lab.records", "zloss.lab.synthetic"),
+    ("zloss.lab.comparison",),
     ("zloss.lab.demo",),
 )
 HEIGHT = {module: height for height, modules in enumerate(LAYERS) for module in modules}

@@ -1,0 +1,125 @@
+"""Does a float32 factored layer stay on the path of dense float64 SGD for 20,000 steps?
+
+    python benchmarks/long_run.py                 on the CPU, writes records/long_run.cpu.jsonl
+    python benchmarks/long_run.py --device cuda   on a GPU, writes records/long_run.cuda.jsonl
+
+Three layers see the same batches: the factored one in float32, dense SGD in float64, and dense SGD in float32, which
+shows what float32 costs without any factors. The task can be learnt (noisy codes of the classes, drawn with Zipf
+frequencies), and the learning rate is one at which it is.
+"""
+
+import argparse
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from rich.progress import track
+from torch import Tensor, nn
+
+import zloss
+from zloss.lab.records import Record, provenance, write_records
+
+RECORDS = Path(__file__).parent / "records"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongRun:
+    """The size of the run."""
+
+    classes: int = 5000
+    hidden: int = 64
+    batch: int = 50
+    steps: int = 20_000
+    lr: float = 100.0
+    seed: int = 0
+
+
+class Runner:
+    """A layer with its optimizer, followed step by step."""
+
+    def __init__(self, layer: zloss.FactoredLinear | zloss.DenseLinear, lr: float) -> None:
+        self.layer = layer
+        self.optimizer: torch.optim.Optimizer
+        if isinstance(layer, zloss.FactoredLinear):
+            self.optimizer = zloss.FactoredSGD(layer, lr)
+        else:
+            self.optimizer = torch.optim.SGD(layer.parameters(), lr)
+        self.loss_errors: list[Tensor] = []
+
+    def step(self, h: Tensor, target: Tensor) -> Tensor:
+        """One step of SGD on the Z-loss; returns the loss before it."""
+        self.optimizer.zero_grad()
+        loss: Tensor = zloss.ZLoss(a=0.2, b=8.0)(self.layer(h, target))
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def compare(self, loss: Tensor, expected: Tensor) -> None:
+        self.loss_errors.append((loss - expected).abs())
+
+    def errors(self, expected: Tensor) -> Record:
+        """How far weights and losses are from the reference."""
+        weight = self.layer.weight().double()
+        return {
+            "weight_error": float((weight - expected).norm() / expected.norm()),
+            "largest_loss_error": float(torch.stack(self.loss_errors).max()),
+            "finite": bool(weight.isfinite().all()),
+        }
+
+
+def batches(run: LongRun, device: torch.device) -> Iterable[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(run.seed)
+    codes = torch.randn(run.classes, run.hidden, generator=generator)
+    frequency = 1 / torch.arange(1, run.classes + 1, dtype=torch.float64)
+    for _ in range(run.steps):
+        target = torch.multinomial(frequency, run.batch, replacement=True, generator=generator)
+        h = (codes[target] + torch.randn(run.batch, run.hidden, generator=generator)).relu()
+        yield h.to(device), target.to(device)
+
+
+def compare_with_dense(run: LongRun, device: torch.device, *, progress: bool = False) -> list[Record]:
+    """The errors of the factored and of the dense float32 layer against dense float64 SGD, after all steps."""
+    torch.manual_seed(run.seed)
+    linear = nn.Linear(run.hidden, run.classes, bias=False, device=device)
+    start = linear.weight.detach().double().clone()
+    factored = zloss.FactoredLinear.from_linear(linear)
+    runners = {"factored": Runner(factored, run.lr), "dense": Runner(zloss.DenseLinear.from_linear(linear), run.lr)}
+    reference = Runner(zloss.DenseLinear.from_linear(linear.double()), run.lr)
+    losses = []
+    stream = batches(run, device)
+    for h, target in track(stream, "stepping", run.steps) if progress else stream:
+        expected = reference.step(h.double(), target)
+        losses.append(expected)
+        for runner in runners.values():
+            runner.compare(runner.step(h, target), expected)
+    weight = reference.layer.weight()
+    common = asdict(run) | {
+        "suite": "long_run",
+        "loss": "z_loss",
+        "first_loss": float(losses[0]),
+        "last_loss": float(torch.stack(losses[-100:]).mean()),
+        "weights_moved": float((weight - start).norm() / start.norm()),
+    }
+    factors = {"refactors": factored.refactors, "drift": factored.drift(), "product_dtype": str(factored.product_dtype)}
+    records = {name: {"head": name} | common | runner.errors(weight) for name, runner in runners.items()}
+    records["factored"] |= factors
+    return [record | provenance(device) for record in records.values()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--steps", type=int, default=LongRun.steps)
+    parser.add_argument("--output", type=Path, help="file to write; records/long_run.DEVICE.jsonl by default")
+    arguments = parser.parse_args()
+    device = torch.device(arguments.device)
+    records = compare_with_dense(LongRun(steps=arguments.steps), device, progress=True)
+    write_records(arguments.output or RECORDS / f"long_run.{device.type}.jsonl", records)
+    for record in records:
+        errors = f"weights off by {record['weight_error']:.1e}, loss by {record['largest_loss_error']:.1e}"
+        print(f"{record['head']:>10}: {errors}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Records of measurements: one JSON object a line, with everything needed to judge the numbers.
+
+Tables in the documentation are rendered from such files and never typed in.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import zloss
+
+Record = dict[str, Any]
+
+
+def provenance(device: torch.device) -> Record:
+    """Where and with what a measurement was made."""
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "zloss": zloss.__version__}
+    if device.type == "cuda":
+        versions["cuda"] = str(torch.version.cuda)
+        return {"device": torch.cuda.get_device_name(device), "versions": versions, "commit": _commit()}
+    where = f"{_cpu_name()}, {torch.get_num_threads()} threads"
+    return {"device": where, "versions": versions, "commit": _commit()}
+
+
+def write_records(path: Path, records: Iterable[Record]) -> None:
+    """Replace the file at once, so that an interrupted run never leaves half of one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(file.name, path)
+    path.chmod(0o644)
+
+
+def read_records(path: Path) -> list[Record]:
+    """All records of a file, in order."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def _commit() -> str:
+    """The commit that was measured; `ZLOSS_COMMIT` names it where the source is not a checkout."""
+    if named := os.environ.get("ZLOSS_COMMIT"):
+        return named
+    try:
+        command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+        run = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return run.stdout.strip()
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
