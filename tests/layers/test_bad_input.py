@@ -136,8 +136,9 @@ def test_non_finite_upstream_gradient_is_refused(value: float, device: torch.dev
 
 def test_step_that_would_overflow_is_refused_with_a_safe_rate(device: torch.device) -> None:
     layer = make_layer(device)
-    with refuses(layer, "would overflow the weights; lower the learning rate"):
-        layer.step_(1e60)
+    for lr in (1e60, 1e300):
+        with refuses(layer, "would overflow the weights; lower the learning rate"):
+            layer.step_(lr)
     with pytest.raises(zloss.RefusedStepError) as refusal:
         layer.step_(1e60)
     assert 0 < refusal.value.safe_lr < 1e6

@@ -68,6 +68,19 @@ def test_ties_share_the_better_rank(kind: type[Layer], device: torch.device) -> 
 
 
 @KINDS
+def test_classes_with_equal_weights_tie(kind: type[Layer], device: torch.device) -> None:
+    """Twice the same 500 rows: wherever their logits are equal to the last bit, so are their ranks."""
+    linear = nn.Linear(64, 1000, bias=False, device=device)
+    linear.weight.data[500:] = linear.weight.data[:500]
+    layer = kind.from_linear(linear)
+    h = torch.randn(500, 64, device=device)
+    logits = layer.logits(h)
+    assert torch.equal(logits[:, :500], logits[:, 500:])
+    best = logits.argmax(1) % 500
+    assert (layer.rank(h, torch.stack([best, best + 500], 1)) == 1).all()
+
+
+@KINDS
 def test_a_target_never_outranks_itself(kind: type[Layer], device: torch.device) -> None:
     """In float32 the target's own score differs in the last bit between summation orders; its rank must not."""
     linear = nn.Linear(300, 50, bias=False, device=device)

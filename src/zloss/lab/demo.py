@@ -81,25 +81,24 @@ def physical_bytes() -> int | None:
 @contextmanager
 def progress_bar(console: "Console", config: DemoConfig) -> Iterator[Watcher]:
     """A bar with the time left, the loss, the learning rate and the condition of the factors."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bar(*columns, TextColumn("{task.fields[figures]}"), console=console, expand=True) as bar:
+    columns = (BarColumn(None), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[figures]}"))
+    with Bar(SpinnerColumn(), TextColumn("{task.description}"), *columns, console=console, expand=True) as bar:
         task = bar.add_task("", total=config.steps, figures="")
 
         def watch(progress: Progress) -> None:
             figures = f"loss {progress.loss:5.2f}  lr {progress.lr:.3g}  condition {progress.condition:.2f}"
-            training = progress.stage == "training"
             bar.update(
                 task,
                 description=progress.stage,
                 completed=progress.step,
-                figures=figures if training else "",
-                refresh=not training,
+                figures=figures if progress.stage == "training" else "",
             )
 
         yield watch
+        watch(Progress(stage="done", step=config.steps))
 
 
 def show(console: "Console", config: DemoConfig, result: DemoResult) -> None:

@@ -36,6 +36,7 @@ class DenseLinear(nn.Module):
 
     @property
     def num_classes(self) -> int:
+        """C."""
         return self.linear.out_features
 
     def forward(self, h: Tensor, target: Tensor) -> SphericalStats:

@@ -34,12 +34,6 @@ class Scores:
             scores += self.class_bias[start:stop]
         return scores
 
-    def at(self, index: Tensor) -> Tensor:  # (B, K) -> (B, K)
-        scores = (self.keys[index] * self.queries[:, None]).sum(-1)
-        if self.row_shift is not None:
-            scores = scores + self.row_shift[:, None]
-        return scores if self.class_bias is None else scores + self.class_bias[index]
-
     def all(self) -> Tensor:  # (B, C)
         return self.block(0, self.num_classes)
 
@@ -86,13 +80,18 @@ class Scores:
             classes = classes.gather(1, order)
         return values, classes
 
+    def _own(self, classes: Tensor) -> Tensor:  # (B,) -> (B,)
+        """The score of one class per row, by a matrix product like a block's, so that equal weights score equally."""
+        bias = None if self.class_bias is None else self.class_bias[classes]
+        return Scores(self.queries, self.keys[classes], self.row_shift, bias).all().diagonal()
+
     def _rank_of_rows(self, index: Tensor, block_size: int | None) -> Tensor:
-        own = self.at(index)
+        own = torch.stack([self._own(column) for column in index.T], 1)
         higher = torch.zeros_like(index)
         for start, scores in self._blocks(block_size):
             local = index - start
             inside = (local >= 0) & (local < scores.shape[1])
-            # The target's score comes from another summation order than the block's: it must not outrank itself.
+            # Its score may differ in the last bit between two products: a target must not outrank itself.
             itself = inside & (scores.gather(1, local.clamp(0, scores.shape[1] - 1)) > own)
             for k in range(index.shape[1]):
                 higher[:, k] += (scores > own[:, k, None]).sum(1)

@@ -68,7 +68,7 @@ def _low_rank(f: Factors, grad: RecordedGradient, lr: float, keep: Tensor, num_c
     rows_t = grad.centred_target_rows(f.wbar).to(dtype)
     second = ((0.5 * bend + rows_t) @ h.T) @ ah
     second += 0.5 * (grad.repeated_targets() - y * ((y.T @ grad.h) / num_classes)).to(dtype)
-    htx = h.T @ (lr**2 * second - (lr * keep).to(dtype) * (bend + rows_t))
+    htx = h.T @ (lr * lr * second - (lr * keep).to(dtype) * (bend + rows_t))
     gram = keep**2 * f.gram + (htx + htx.T)
     U = keep * f.U - lr * (grad.hu.T @ ah)
     # P^-1 = (I + r H^T A S H) / keep with S = (I - r H H^T A)^-1, and H P^-1 = S H / keep.
@@ -87,7 +87,7 @@ def _full_rank(f: Factors, grad: RecordedGradient, lr: float, keep: Tensor, num_
     k1, r_t, n = (h.T @ torch.cat([part.to(dtype) for part in parts], dim=1)).split(width, dim=1)
     # The same change of gram as above, X + X^T, through H x H matrices.
     bent = f.gram.to(dtype) @ k1
-    x = lr**2 * (k1 @ (0.5 * bent + r_t.T) + 0.5 * (n - torch.outer(y, y).to(dtype) / num_classes))
+    x = lr * lr * (k1 @ (0.5 * bent + r_t.T) + 0.5 * (n - torch.outer(y, y).to(dtype) / num_classes))
     x -= (lr * keep).to(dtype) * (bent.T + r_t.T)
     gram = keep**2 * f.gram + (x + x.T)
     U = keep * f.U - lr * (f.U.to(dtype) @ k1)
