@@ -17,16 +17,17 @@ from torch import Tensor
 from zloss.layers.gradient import RecordedGradient
 from zloss.layers.update import Step
 
-# Working memory of a pass over V, in bytes. A GPU wants larger products to be busy.
-_BLOCK_BYTES = {"cpu": 2**24, "cuda": 2**27}
+# Size of the blocks of a pass over V; a pass holds two or three. Larger ones are no faster, on CPUs and GPUs alike.
+_BLOCK_BYTES = 2**24
 
 
 def materialise_(V: Tensor, U: Tensor, omega: Tensor, product_dtype: torch.dtype) -> None:
     """`V <- V U + 1 omega^T` in place."""
     # V U = V + V (U - I): rounding of the product is then relative to the change of V.
     change = (U - torch.eye(len(U), dtype=U.dtype, device=U.device)).to(product_dtype)
+    shift = omega.to(product_dtype)
     for block in _row_blocks(V, U.dtype):
-        block.copy_(block + omega + block.to(product_dtype) @ change)
+        block += torch.addmm(shift, block.to(product_dtype), change)
 
 
 def centred_moments(
@@ -45,8 +46,7 @@ def centred_moments(
 
 
 def _row_blocks(V: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
-    budget = _BLOCK_BYTES.get(V.device.type, _BLOCK_BYTES["cpu"])
-    return iter(V.split(max(1, budget // (V.shape[1] * dtype.itemsize))))
+    return iter(V.split(max(1, _BLOCK_BYTES // (V.shape[1] * dtype.itemsize))))
 
 
 def condition_of(U: Tensor, U_inv: Tensor) -> Tensor:  # ()
