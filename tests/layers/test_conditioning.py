@@ -97,6 +97,16 @@ def test_decay_of_everything_is_exact(device: torch.device) -> None:
     assert twins.factored.refactors == 1
 
 
+def test_strong_weight_decay_keeps_its_digits(device: torch.device) -> None:
+    """Through refactors of a U that has shrunk a million times, float32 weights stay within some 100 roundings."""
+    twins = make_twins(HIDDEN, CLASSES, device=device, lr=1.0, weight_decay=0.1, dtype=torch.float32, synchronous=True)
+    for _ in range(300):
+        h, target = random_batch(3, device)
+        twins.backward(LOSS, h.float(), target)
+        assert twins.step() < 100 * torch.finfo(torch.float32).eps
+    assert twins.factored.refactors >= 2
+
+
 def test_long_weight_decay_does_not_overflow(device: torch.device) -> None:
     """Decay by 10 % a step takes U below 1e-38 within 900 steps; V must not grow beyond float32 to match."""
     twins = make_twins(HIDDEN, CLASSES, device=device, lr=1.0, weight_decay=0.1, dtype=torch.float32, synchronous=True)

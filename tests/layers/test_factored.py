@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -92,15 +93,46 @@ def test_a_step_uses_up_the_gradient(device: torch.device) -> None:
     assert torch.equal(layer.weight(), once)
 
 
-def test_zero_grad_drops_the_record(device: torch.device) -> None:
+ZERO_GRADS: dict[str, Callable[[zloss.FactoredLinear], None]] = {
+    "of the layer": lambda layer: layer.zero_grad(),
+    "of a model around it": lambda layer: nn.Sequential(layer).zero_grad(),
+    "of its optimizer": lambda layer: zloss.FactoredSGD(layer, 1.0).zero_grad(),
+    "of another optimizer": lambda layer: torch.optim.Adam(layer.parameters()).zero_grad(),
+}
+
+
+@pytest.mark.parametrize("zero_grad", ZERO_GRADS.values(), ids=ZERO_GRADS.keys())
+def test_zero_grad_from_anywhere_drops_the_record(
+    zero_grad: Callable[[zloss.FactoredLinear], None], device: torch.device
+) -> None:
     layer = make_layer(device)
-    before = layer.weight()
+    twin = copy.deepcopy(layer)
     loss_of(layer).backward()
-    nn.Sequential(layer).zero_grad()
+    zero_grad(layer)
+    assert layer.recorded_gradient() is None
+    assert layer.grad_norm() == 0
+    h, target = batch(layer)
+    for each in (layer, twin):
+        zloss.ZLoss(a=0.2, b=8.0)(each(h, target)).backward()
+        each.step_(20.0)
+    assert torch.equal(layer.weight(), twin.weight()), "only the later gradient counts"
+
+
+def test_zero_grad_of_another_optimizer_before_the_step_is_pointed_out(device: torch.device) -> None:
+    layer = make_layer(device)
     loss_of(layer).backward()
-    layer.zero_grad()
-    layer.step_(20.0)
-    assert torch.equal(layer.weight(), before)
+    torch.optim.SGD(layer.parameters(), 0.1).zero_grad()
+    with pytest.warns(UserWarning, match="take all steps first"):
+        layer.step_(20.0)
+
+
+def test_refactor_between_forward_and_backward_is_noticed(device: torch.device) -> None:
+    layer = make_layer(device)
+    train(layer)
+    loss = loss_of(layer)
+    layer.refactor()
+    with pytest.raises(RuntimeError, match="was refactored"):
+        loss.backward()
 
 
 def test_step_between_forward_and_backward_is_noticed(device: torch.device) -> None:
@@ -108,7 +140,7 @@ def test_step_between_forward_and_backward_is_noticed(device: torch.device) -> N
     stale, fresh = loss_of(layer), loss_of(layer)
     fresh.backward()
     layer.step_(1.0)
-    with pytest.raises(RuntimeError, match="between this forward pass and its backward pass"):
+    with pytest.raises(RuntimeError, match=r"took a step.* between this forward pass"):
         stale.backward()
     assert layer.recorded_gradient() is None
 
@@ -301,15 +333,18 @@ def test_loading_drops_the_recorded_gradient(device: torch.device) -> None:
     assert torch.equal(layer.weight(), other.weight())
 
 
-def test_deepcopy_is_independent(device: torch.device) -> None:
+def test_a_copy_is_independent_and_has_no_gradient(device: torch.device) -> None:
+    """As with torch's own layers, whose gradients deepcopy leaves behind."""
     layer = make_layer(device)
     loss_of(layer).backward()
     twin = copy.deepcopy(layer)
     before = twin.weight()
     layer.step_(20.0)
     assert torch.equal(twin.weight(), before)
+    assert twin.recorded_gradient() is None
     twin.step_(20.0)
-    assert torch.equal(twin.weight(), layer.weight()), "the copy took its recorded gradient along"
+    assert torch.equal(twin.weight(), before)
+    train(twin)
 
 
 def test_built_on_the_meta_device(device: torch.device) -> None:

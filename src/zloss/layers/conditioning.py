@@ -23,11 +23,14 @@ _BLOCK_BYTES = 2**24
 
 def materialise_(V: Tensor, U: Tensor, omega: Tensor, product_dtype: torch.dtype) -> None:
     """`V <- V U + 1 omega^T` in place."""
-    # V U = V + V (U - I): rounding of the product is then relative to the change of V.
-    change = (U - torch.eye(len(U), dtype=U.dtype, device=U.device)).to(product_dtype)
+    # V U = s V + V (U - s I) with s I the multiple of the identity nearest to U: near it, only the small second term is
+    # subject to the rounding of a product.
+    nearest = U.diagonal().mean()
+    rest = (U - nearest * torch.eye(len(U), dtype=U.dtype, device=U.device)).to(product_dtype)
     shift = omega.to(product_dtype)
     for block in _row_blocks(V, U.dtype):
-        block += torch.addmm(shift, block.to(product_dtype), change)
+        old = block.to(product_dtype)
+        block.copy_(torch.addmm(shift, old, rest).addcmul_(old, nearest.to(product_dtype)))
 
 
 def centred_moments(
@@ -92,6 +95,7 @@ class HealthMonitor:
         self._pending: deque[tuple[Tensor, torch.cuda.Event]] = deque()
 
     def push(self, health: Tensor, fault: Tensor) -> None:
+        """Send the health of a step, and the faults that stand, on their way."""
         report = torch.cat([health, fault.double()[None]])
         landing = torch.empty(report.shape, dtype=report.dtype, pin_memory=True)
         landing.copy_(report, non_blocking=True)
@@ -110,7 +114,3 @@ class HealthMonitor:
             return None
         *health, fault = newest.tolist()
         return Health(*health), int(fault)
-
-    def __reduce__(self) -> tuple[type["HealthMonitor"], tuple[()]]:
-        # Events belong to one process and one history: a copy starts with none.
-        return HealthMonitor, ()

@@ -46,7 +46,7 @@ class FactoredLinear(FactoredWeight):
 
     As with `nn.Linear`, `layer.requires_grad_(False)` freezes it, and nothing is recorded under `torch.no_grad()`.
     Unlike with `nn.Linear`, a step uses up the gradient. `layer.V` is a parameter, so that it moves, saves and freezes
-    as usual, but it never has a `.grad`, and ordinary optimizers pass over it.
+    as usual, but it never has a `.grad`, and ordinary optimizers pass over it. The gradient is zeroed with the model's.
     """
 
     def __init__(

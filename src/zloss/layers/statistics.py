@@ -30,8 +30,8 @@ class Tape:
     def check_unchanged(self) -> None:
         if self.weight.version != self._version:
             raise RuntimeError(
-                "the layer took a step (or got new weights) between this forward pass and its backward pass: "
-                "run every backward before the step"
+                "the layer took a step, was refactored or got new weights between this forward pass and its backward "
+                "pass: run every backward before that"
             )
 
     def put(self, record: RecordedGradient) -> None:

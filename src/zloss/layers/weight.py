@@ -67,6 +67,9 @@ class FactoredWeight(nn.Module):
         self._monitor = HealthMonitor()
         self._asked_state_dtype, self._asked_product_dtype = state_dtype, product_dtype
         self.V = nn.Parameter(torch.empty(num_classes, width, device=device, dtype=dtype))
+        # Has a `.grad` exactly while a gradient of W is recorded, so that `zero_grad()` of a model or of any optimizer
+        # that holds its parameters drops the record too, as it would the gradient of an `nn.Linear`.
+        self.gradient_mark = nn.Parameter(torch.zeros(1, device=device, dtype=dtype))
         square, row = (width, width), (width,)
         for name, shape in {"U": square, "U_inv": square, "omega": row, "wbar": row, "gram": square}.items():
             self.register_buffer(name, torch.empty(shape, device=self.V.device, dtype=self._state_dtype()))
@@ -84,6 +87,7 @@ class FactoredWeight(nn.Module):
             materialise_(self.V, self.U, self.omega, self.product_dtype)
             self._finish_refactor(tracked_gram=self.gram.clone())
         self._records = [record.after_refactor() for record in self._records]
+        self.version += 1
 
     @torch.no_grad()
     def condition(self) -> float:
@@ -118,6 +122,9 @@ class FactoredWeight(nn.Module):
 
     def record(self, gradient: RecordedGradient) -> None:
         """Add to the gradient that the next step will apply."""
+        if self.gradient_mark.grad is None:
+            self._records = []
+            self.gradient_mark.grad = torch.zeros_like(self.gradient_mark)
         self._records.append(gradient)
         if len(self._records) == _FORGOTTEN_STEP:
             warnings.warn(
@@ -126,9 +133,11 @@ class FactoredWeight(nn.Module):
 
     def recorded_gradient(self) -> RecordedGradient | None:
         """The gradient of W left by the backward passes since the last step, in factored form; None without any."""
+        if not self._records or self.gradient_mark.grad is None:
+            return None
         if len(self._records) > 1:
             self._records = [concatenate(self._records)]
-        return self._records[0] if self._records else None
+        return self._records[0]
 
     @torch.no_grad()
     def grad_norm(self) -> Tensor:  # ()
@@ -146,6 +155,7 @@ class FactoredWeight(nn.Module):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the recorded gradient."""
+        super().zero_grad(set_to_none=True)
         self._records = []
 
     # ---- the step ----------------------------------------------------------------------------------------------------
@@ -156,6 +166,7 @@ class FactoredWeight(nn.Module):
         self._act_on_reports()
         grad = self.recorded_gradient()
         if grad is None:
+            self._warn_if_zeroed_too_soon()
             return
         with exact_products(self.V.device.type):
             step = exact_step(self.factors(), grad, lr, weight_decay, len(self.V))
@@ -204,6 +215,7 @@ class FactoredWeight(nn.Module):
         if fault:
             raise self._clear_fault(Fault(fault), health.safe_lr)
         if not self._is_sound(health):
+            self._warn_if_hasty(health.safe_lr)
             self.refactor()
 
     def _is_sound(self, health: Health) -> bool:
@@ -264,7 +276,7 @@ class FactoredWeight(nn.Module):
         self._monitor = HealthMonitor()
 
     def _forget_gradient(self) -> None:
-        self._records = []
+        self.zero_grad()
         self.version += 1
 
     def _forget_history(self) -> None:
@@ -273,6 +285,15 @@ class FactoredWeight(nn.Module):
         self._fault = torch.zeros((), device=self.V.device, dtype=torch.long)
         self._safe_lr = torch.zeros((), device=self.V.device, dtype=torch.float64)
         self._monitor = HealthMonitor()
+
+    def _warn_if_zeroed_too_soon(self) -> None:
+        if self._records:
+            self._records = []
+            warnings.warn(
+                "the gradient was dropped before the step: the model, or another optimizer that holds this layer's "
+                "parameters, was told to zero_grad() in between; take all steps first",
+                stacklevel=2,
+            )
 
     def _warn_if_hasty(self, safe_lr: float) -> None:
         self._hasty_refactors = self._hasty_refactors + 1 if self._steps_since_refactor < _HASTY_STEPS else 0
@@ -305,6 +326,15 @@ class FactoredWeight(nn.Module):
         self._forget_history()
         return self
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy has no gradient, as with torch's parameters, and no part in what this layer has under way on a device.
+        return self.__dict__ | {"_records": [], "_monitor": HealthMonitor()}
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        del destination[prefix + "gradient_mark"]
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        mark = {prefix + "gradient_mark": self.gradient_mark.detach()}
+        super()._load_from_state_dict(state_dict | mark, prefix, *args)
         self._forget_history()
