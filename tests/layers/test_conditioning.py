@@ -146,6 +146,15 @@ def test_moments_and_materialise_against_their_definitions(device: torch.device)
     assert relative_error(gram, centred.T @ centred) < 1e-12
 
 
+@pytest.mark.parametrize("width", [4, 64])
+def test_limit_is_that_of_one_shrunken_direction(width: int) -> None:
+    layer = zloss.FactoredLinear(width, 10)
+    U = torch.eye(width, dtype=torch.float64)
+    U[0, 0] = 1 / 30
+    # The estimate leaves out terms of relative order 1/H.
+    assert layer._condition_limit() == pytest.approx(condition_of(U, U.inverse()).item(), rel=1 / width)
+
+
 def test_condition_of_known_matrices() -> None:
     U = torch.diag(torch.tensor([1.0, 1.0, 1e-3]))
     assert condition_of(torch.eye(5), torch.eye(5)) == pytest.approx(1.0)

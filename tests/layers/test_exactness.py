@@ -9,8 +9,8 @@ from torch import Tensor
 import zloss
 from tests.layers.twins import SPHERICAL_LOSSES, Twins, make_twins
 
-# 300 steps in float64 gather some 300 eps = 7e-14 of rounding, which a condition of up to 1e4 between two refactors may
-# amplify to 7e-10.
+# 300 steps in float64 gather some 300 eps = 7e-14 of rounding, which a direction of U that shrinks 1e4-fold between two
+# refactors may amplify to 7e-10.
 EXACT = 1e-9
 CLASSES = 211
 STEPS = 300

@@ -32,7 +32,8 @@ class FactoredLinear(FactoredWeight):
         product_dtype: dtype of matrix products. By default float64 where that costs no more (data-centre GPUs), else
             `dtype`.
         ignore_index: the target that counts for nothing.
-        max_condition: refactor when `condition()` passes this; by default 10 for float32, 10,000 for float64.
+        max_condition: refactor when `condition()` passes this. By default sqrt(1 + 30^2 / H) for float32: that of a U
+            in which one direction has shrunk 30-fold; for float64, 10,000-fold.
         synchronous: on a GPU, wait for the verdict on every batch and step. Bad input is then refused at once, and a
             step too large for the factors is applied by another route instead of being refused. Costs a stall a step.
             A CPU always works like this.

@@ -15,8 +15,8 @@ from zloss.layers.gradient import RecordedGradient, concatenate
 from zloss.layers.precision import check_dtypes, default_product_dtype, default_state_dtype, exact_products
 from zloss.layers.update import Factors, Step, exact_step, subtract_rows_
 
-# Where rounding errors of V, amplified by the condition of U, stay within one digit (float32) or four (float64) of V's.
-_MAX_CONDITION = {torch.float32: 10.0, torch.float64: 1e4}
+# How much smaller than the rest one direction of U may become: rounding errors of V there are that much larger in W.
+_MAX_SHRINKAGE = {torch.float32: 30.0, torch.float64: 1e4}
 # Weight decay shrinks U as a whole; multiply it into V long before V could overflow.
 _MAX_SCALE = 1e6
 # A host that runs ahead of its GPU sees the condition pass its limit late. A single step that would exceed the limit
@@ -222,7 +222,8 @@ class FactoredWeight(nn.Module):
         return health.condition <= self._condition_limit() and 1 / _MAX_SCALE <= health.scale <= _MAX_SCALE
 
     def _condition_limit(self) -> float:
-        return self.max_condition or _MAX_CONDITION[self.V.dtype]
+        # The condition of a U that is the identity but for one direction, which has shrunk so much.
+        return self.max_condition or math.sqrt(1 + _MAX_SHRINKAGE[self.V.dtype] ** 2 / len(self.U))
 
     # ---- faults ------------------------------------------------------------------------------------------------------
 
