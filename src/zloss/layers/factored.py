@@ -152,8 +152,11 @@ class FactoredLinear(FactoredWeight):
         True
         """
         weight, bias = linear.weight, linear.bias
-        placement: dict[str, Any] = {"device": weight.device, "dtype": weight.dtype} | options
-        layer = cls(linear.in_features, linear.out_features, bias=bias is not None, **placement)
+        options = {"dtype": weight.dtype} | options
+        device = options.pop("device", weight.device)
+        # Made without memory first: random weights and their Gram matrix would only be thrown away.
+        blank = cls(linear.in_features, linear.out_features, bias=bias is not None, device="meta", **options)
+        layer = blank.to_empty(device=device)
         layer.V[:, : linear.in_features].copy_(weight)
         if bias is not None:
             layer.V[:, -1].copy_(bias)

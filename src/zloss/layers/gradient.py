@@ -58,7 +58,7 @@ class RecordedGradient:
 
     def after_refactor(self) -> "RecordedGradient":
         """The same gradient once U has become the identity."""
-        return replace(self, hu=self.h)
+        return replace(self, hu=self.h.to(self.hu.dtype))
 
     def is_finite(self) -> Tensor:  # () bool, on the device
         """Whether the upstream gradients were; the batch itself was checked on its way in."""

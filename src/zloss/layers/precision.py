@@ -7,7 +7,8 @@ of the state, which the state then adds up, so their rounding is relative to the
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 
@@ -46,13 +47,36 @@ def exact_products(device_type: str) -> Iterator[None]:
 
     A user may well want those for the rest of the network; an update that is to be exact cannot use them.
     """
-    precision = torch.get_float32_matmul_precision()
-    if precision != "highest":
-        torch.set_float32_matmul_precision("highest")
     no_autocast = nullcontext() if device_type == "meta" else torch.autocast(device_type, enabled=False)
+    with _full_float32(), no_autocast:
+        yield
+
+
+def _full_float32() -> AbstractContextManager[None]:
+    return _full_float32_by_backend() if hasattr(torch.backends, "fp32_precision") else _full_float32_legacy()
+
+
+@contextmanager
+def _full_float32_by_backend() -> Iterator[None]:
+    # Each backend by itself: torch's older global switch refuses to work once a user has set a backend's own.
+    switches: Any = torch.backends
+    backends = [switches.cuda.matmul, switches.mkldnn.matmul]
+    coarse = [(backend, backend.fp32_precision) for backend in backends if backend.fp32_precision in ("tf32", "bf16")]
+    for backend, _ in coarse:
+        backend.fp32_precision = "ieee"
     try:
-        with no_autocast:
-            yield
+        yield
     finally:
-        if precision != "highest":
-            torch.set_float32_matmul_precision(precision)
+        for backend, precision in coarse:
+            # "none" follows torch.backends.fp32_precision, which is where an equal value came from.
+            backend.fp32_precision = "none" if precision == switches.fp32_precision else precision
+
+
+@contextmanager
+def _full_float32_legacy() -> Iterator[None]:
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
