@@ -38,12 +38,12 @@ SOFTMAXES = {"dense softmax": "dense", "`F.linear_cross_entropy`": "dense, linea
 def accuracy() -> str:
     """How far float32 layers are from dense float64 SGD after the long run."""
     lines = [
-        "| after 20,000 steps, against dense float64 SGD | error of W | largest error of the loss | refactors |",
+        "| float32 weights after 20,000 steps, against dense float64 SGD | error of W | largest of the loss | refactors |",
         "|---|---|---|---|",
     ]
     for device in ("cpu", "cuda"):
         for record in read_records(RECORDS / f"long_run.{device}.jsonl"):
-            name = f"{record['head']} float32, {'GPU' if device == 'cuda' else 'CPU'}"
+            name = f"{record['head']}, {'GPU' if device == 'cuda' else 'CPU'}"
             errors = f"{record['weight_error']:.1e} | {record['largest_loss_error']:.1e}"
             lines.append(f"| {name} | {errors} | {record.get('refactors', '')} |")
     return "\n".join([*lines, "", _source("long_run")])

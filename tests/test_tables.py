@@ -13,6 +13,6 @@ def test_a_stale_table_is_noticed() -> None:
     stale = "before\n<!-- table: accuracy -->\n| made up | 1e-99 |\n<!-- end -->\nafter"
     new = rebuilt(stale)
     assert "1e-99" not in new
-    assert new.startswith("before\n<!-- table: accuracy -->\n| after 20,000 steps")
+    assert new.startswith("before\n<!-- table: accuracy -->\n| float32 weights after 20,000 steps")
     assert new.endswith("<!-- end -->\nafter")
     assert rebuilt(new) == new
