@@ -38,7 +38,7 @@ SOFTMAXES = {"dense softmax": "dense", "`F.linear_cross_entropy`": "dense, linea
 def accuracy() -> str:
     """How far float32 layers are from dense float64 SGD after the long run."""
     lines = [
-        "| float32 weights after 20,000 steps, against dense float64 SGD | error of W | largest of the loss | refactors |",
+        "| float32 weights after 20,000 steps against dense float64 SGD | error of W | error of the loss | refactors |",
         "|---|---|---|---|",
     ]
     for device in ("cpu", "cuda"):

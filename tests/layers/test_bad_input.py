@@ -177,3 +177,18 @@ def test_integer_targets_of_any_width(device: torch.device) -> None:
     expected = layer(h, target).target
     for dtype in (torch.int32, torch.int16, torch.int8, torch.uint8):
         assert torch.equal(layer(h, target.to(dtype)).target, expected)
+
+
+@pytest.mark.parametrize("rows", [3, 20])
+def test_safe_rate_is_safe_and_not_timid(rows: int, device: torch.device) -> None:
+    """At the rate that a refusal names P is well conditioned; it is within sqrt(H) of the largest such rate."""
+    layer = make_layer(device)
+    layer.zero_grad()
+    h, target = torch.randn(rows, HIDDEN, device=device), torch.randint(CLASSES, (rows,), device=device)
+    zloss.SquaredError()(layer(h, target)).backward()
+    gradient = layer.recorded_gradient()
+    assert gradient is not None
+    largest = torch.linalg.eigvalsh(gradient.h.T @ (gradient.curvature[:, None] * gradient.h)).abs().max()
+    with pytest.raises(zloss.RefusedStepError) as refusal:
+        layer.step_(1e60)
+    assert 0.5 / HIDDEN**0.5 <= refusal.value.safe_lr * largest.item() <= 0.5 + 1e-6

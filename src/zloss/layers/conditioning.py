@@ -76,8 +76,8 @@ def assess(step: Step, grad: RecordedGradient, weight_decay: float, largest: flo
     # |W_i - wbar| <= sqrt(trace gram) for every row i: what bounds the weights bounds what V must hold.
     size = f.gram.diagonal().sum().clamp_min(0).sqrt() + f.wbar.norm() + f.omega.norm() + f.U.norm()
     finite = grad.is_finite() & (size < largest)
-    # |K1|_2 <= sum_i |A_i| |h_i|^2: half of its inverse keeps every eigenvalue of P above 1/2.
-    safe_lr = 0.5 / ((grad.curvature.abs() * grad.h.square().sum(1)).sum() + weight_decay)
+    # No eigenvalue of K1 exceeds its norm: half of the inverse keeps every eigenvalue of P above 1/2.
+    safe_lr = 0.5 / (step.k1_norm + weight_decay)
     scale = f.U_inv.norm() / f.U.shape[0] ** 0.5
     return torch.stack([value.double() for value in (condition_of(f.U, f.U_inv), scale, finite, safe_lr)])
 

@@ -33,6 +33,7 @@ class Step(NamedTuple):
 
     factors: Factors
     rows: Tensor  # (B, H) H U_inv, with the new U_inv
+    k1_norm: Tensor  # () Frobenius norm of K1: P is far from singular while lr times it is well below 1
 
 
 def exact_step(factors: Factors, grad: RecordedGradient, lr: float, weight_decay: float, num_classes: int) -> Step:
@@ -43,11 +44,11 @@ def exact_step(factors: Factors, grad: RecordedGradient, lr: float, weight_decay
     # A tensor, so that keep = 0 (P singular) divides to inf as IEEE has it instead of raising.
     keep = torch.full_like(factors.omega[0], 1 - lr * weight_decay)
     regime = _low_rank if len(grad.h) < grad.h.shape[1] else _full_rank
-    U, gram, U_inv, rows = regime(factors, grad, lr, keep, num_classes)
+    U, gram, U_inv, rows, k1_norm = regime(factors, grad, lr, keep, num_classes)
     column = grad.curvature * (grad.h @ factors.omega) + grad.sum_grad
     omega = keep * factors.omega - lr * (grad.h.T @ column)
     wbar = keep * factors.wbar - lr * (grad.h.T @ (grad.mean_grad + grad.target_grad_sum / num_classes))
-    return Step(Factors(U, U_inv, omega, wbar, gram), rows)
+    return Step(Factors(U, U_inv, omega, wbar, gram), rows, k1_norm)
 
 
 def subtract_rows_(V: Tensor, grad: RecordedGradient, rows: Tensor, lr: float) -> None:
@@ -56,7 +57,7 @@ def subtract_rows_(V: Tensor, grad: RecordedGradient, rows: Tensor, lr: float) -
     V.index_add_(0, grad.index.flatten(), update.flatten(0, 1).to(V.dtype))
 
 
-_Matrices = tuple[Tensor, Tensor, Tensor, Tensor]  # U, gram, U_inv, rows
+_Matrices = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # U, gram, U_inv, rows, k1_norm
 
 
 def _low_rank(f: Factors, grad: RecordedGradient, lr: float, keep: Tensor, num_classes: int) -> _Matrices:
@@ -73,10 +74,12 @@ def _low_rank(f: Factors, grad: RecordedGradient, lr: float, keep: Tensor, num_c
     U = keep * f.U - lr * (grad.hu.T @ ah)
     # P^-1 = (I + r H^T A S H) / keep with S = (I - r H H^T A)^-1, and H P^-1 = S H / keep.
     ratio = (lr / keep).to(dtype)
-    system = torch.eye(len(h), dtype=dtype, device=h.device) - ratio * ((h @ h.T) * a.T)
+    hha = (h @ h.T) * a.T
+    system = torch.eye(len(h), dtype=dtype, device=h.device) - ratio * hha
     solved = torch.linalg.solve_ex(system, h @ f.U_inv.to(dtype)).result
     U_inv = (f.U_inv + ratio * (ah.T @ solved)) / keep
-    return U, gram, U_inv, solved / keep
+    k1_norm = (hha * hha.T).sum().clamp_min(0).sqrt()  # |K1|^2 = tr(H H^T A H H^T A)
+    return U, gram, U_inv, solved / keep, k1_norm
 
 
 def _full_rank(f: Factors, grad: RecordedGradient, lr: float, keep: Tensor, num_classes: int) -> _Matrices:
@@ -96,4 +99,4 @@ def _full_rank(f: Factors, grad: RecordedGradient, lr: float, keep: Tensor, num_
     U_inv_p = f.U_inv.to(dtype)
     change = torch.linalg.solve_ex(P, (1 - keep).to(dtype) * U_inv_p + lr * (k1 @ U_inv_p)).result
     U_inv = f.U_inv + change
-    return U, gram, U_inv, h @ U_inv.to(dtype)
+    return U, gram, U_inv, h @ U_inv.to(dtype), torch.linalg.matrix_norm(k1)
