@@ -1,14 +1,21 @@
 """Shared fixtures. Every test of a layer runs on the CPU, and on a GPU where there is one."""
 
+import os
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 
 import zloss
 
 # The matrices of most tests are small: a second thread would only wait for the first.
 torch.set_num_threads(1)
+
+# Fresh examples at every desk, the same ones in every automatic run: a change is judged by its own doing.
+settings.register_profile("automatic", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("automatic")
 
 _NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 

@@ -85,6 +85,7 @@ def batches(run: LongRun, device: torch.device) -> Iterable[tuple[Tensor, Tensor
 
 def compare_with_dense(run: LongRun, device: torch.device, *, progress: bool = False) -> list[Record]:
     """The errors of the factored and of the dense float32 layer against dense float64 SGD, after all steps."""
+    where = provenance(device)  # now: the checkout may change before the end
     torch.manual_seed(run.seed)
     linear = nn.Linear(run.hidden, run.classes, bias=False, device=device)
     start = linear.weight.detach().double().clone()
@@ -109,7 +110,7 @@ def compare_with_dense(run: LongRun, device: torch.device, *, progress: bool = F
         "last_loss": float(torch.stack(losses[-100:]).mean()),
         "weights_moved": float((weight - start).norm() / start.norm()),
     }
-    return [{"head": name} | common | runner.report(weight) | provenance(device) for name, runner in runners.items()]
+    return [{"head": name} | common | runner.report(weight) | where for name, runner in runners.items()]
 
 
 def main() -> None:

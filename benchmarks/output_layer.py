@@ -105,6 +105,7 @@ def gate(device: torch.device) -> None:
 
 def measure(heads: dict[tuple[str, str, int], tuple[Step, int]], device: torch.device) -> list[Record]:
     """Interleave the heads; `repeats` says how often each takes part."""
+    where = provenance(device)  # now: the checkout may change before the end
     generator = torch.Generator().manual_seed(SEED)
     times: dict[tuple[str, str, int], list[float]] = {key: [] for key in heads}
     rounds = max(repeats for _, repeats in heads.values())
@@ -116,10 +117,10 @@ def measure(heads: dict[tuple[str, str, int], tuple[Step, int]], device: torch.d
                 elapsed = time_ms(step, h, target)
                 if turn >= 0:  # the first turn warms up
                     times[key].append(elapsed)
-    return [_record(key, values, device) for key, values in times.items()]
+    return [_record(key, values) | where for key, values in times.items()]
 
 
-def _record(key: tuple[str, str, int], values: list[float], device: torch.device) -> Record:
+def _record(key: tuple[str, str, int], values: list[float]) -> Record:
     head, loss, classes = key
     return {
         "suite": "output_layer",
@@ -132,7 +133,7 @@ def _record(key: tuple[str, str, int], values: list[float], device: torch.device
         "time_ms_range": [round(min(values), 4), round(max(values), 4)],
         "repeats": len(values),
         "seed": SEED,
-    } | provenance(device)
+    }
 
 
 def main() -> None:

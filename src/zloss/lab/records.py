@@ -47,15 +47,19 @@ def read_records(path: Path) -> list[Record]:
 
 
 def _commit() -> str:
-    """The commit that was measured; `ZLOSS_COMMIT` names it where the source is not a checkout."""
+    """The commit that is measured, `+` where files differ from it; `ZLOSS_COMMIT` names it outside a checkout."""
     if named := os.environ.get("ZLOSS_COMMIT"):
         return named
     try:
-        command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-        run = subprocess.run(command, capture_output=True, text=True, check=True)
+        changed = _git("status", "--porcelain", "--untracked-files=no")
+        return _git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return run.stdout.strip()
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _cpu_name() -> str:
