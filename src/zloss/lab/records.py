@@ -51,7 +51,8 @@ def _commit() -> str:
     if named := os.environ.get("ZLOSS_COMMIT"):
         return named
     try:
-        changed = _git("status", "--porcelain", "--untracked-files=no")
+        but_records = (":(top)", ":(top,exclude)benchmarks/records")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", *but_records)
         return _git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
