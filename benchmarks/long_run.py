@@ -115,10 +115,12 @@ def compare_with_dense(run: LongRun, device: torch.device, *, progress: bool = F
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--device", default="cpu", choices=["cpu"] + ["cuda"] * torch.cuda.is_available())
     parser.add_argument("--steps", type=int, default=LongRun.steps)
     parser.add_argument("--output", type=Path, help="file to write; records/long_run.DEVICE.jsonl by default")
     arguments = parser.parse_args()
+    if arguments.steps < 1:
+        parser.error(f"--steps must be at least 1, got {arguments.steps}")
     device = torch.device(arguments.device)
     records = compare_with_dense(LongRun(steps=arguments.steps), device, progress=True)
     write_records(arguments.output or RECORDS / f"long_run.{device.type}.jsonl", records)

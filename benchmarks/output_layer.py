@@ -13,7 +13,6 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -30,35 +29,29 @@ SEED = 0
 Step = Callable[[Tensor, Tensor], None]
 
 
-def dense_softmax(classes: int, device: torch.device) -> Step:
+def softmax(
+    loss_of: Callable[[Tensor, Tensor, Tensor], Tensor],  # h, weight, target
+    classes: int,
+    device: torch.device,
+) -> Step:
     linear = nn.Linear(HIDDEN, classes, bias=False, device=device)
     optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
 
     def step(h: Tensor, target: Tensor) -> None:
         optimizer.zero_grad()
-        F.cross_entropy(linear(h), target).backward()
+        loss_of(h, linear.weight, target).backward()
         optimizer.step()
 
     return step
 
 
-def chunked_softmax(classes: int, device: torch.device) -> Step:
-    """torch's own fused linear layer and cross-entropy, with its default chunks."""
-    linear = nn.Linear(HIDDEN, classes, bias=False, device=device)
-    optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
-
-    def step(h: Tensor, target: Tensor) -> None:
-        optimizer.zero_grad()
-        F.linear_cross_entropy(h, linear.weight, target).backward()
-        optimizer.step()
-
-    return step
+def plain_cross_entropy(h: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    return F.cross_entropy(F.linear(h, weight), target)
 
 
-def factored_z_loss(classes: int, device: torch.device, **options: Any) -> Step:
-    layer = zloss.FactoredLinear(HIDDEN, classes, device=device, **options)
-    # The gradient of a row is of the order of 1/classes: this rate moves the weights as 0.01 does for a softmax.
-    optimizer = zloss.FactoredSGD(layer, lr=classes / 100)
+def factored_z_loss(classes: int, device: torch.device) -> Step:
+    layer = zloss.FactoredLinear(HIDDEN, classes, device=device)
+    optimizer = zloss.FactoredSGD(layer, lr=classes / 100)  # any rate takes the same time
     loss = zloss.ZLoss(a=0.1, b=10.0)
 
     def step(h: Tensor, target: Tensor) -> None:
@@ -138,7 +131,7 @@ def _record(key: tuple[str, str, int], values: list[float]) -> Record:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--device", default="cpu", choices=["cpu"] + ["cuda"] * torch.cuda.is_available())
     parser.add_argument("--output", type=Path, help="file to write; records/output_layer.DEVICE.jsonl by default")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
@@ -147,13 +140,14 @@ def main() -> None:
     few, many = (5, 30) if device.type == "cpu" else (30, 200)
     records = []
     # In groups, because three dense layers at once would not fit into memory.
-    dense = {("dense", "softmax", ONE_BILLION_WORD): (dense_softmax(ONE_BILLION_WORD, device), few)}
+    dense = {("dense", "softmax", ONE_BILLION_WORD): (softmax(plain_cross_entropy, ONE_BILLION_WORD, device), few)}
     factored = ("factored", "z_loss", ONE_BILLION_WORD), (factored_z_loss(ONE_BILLION_WORD, device), many)
     records += measure(dense | dict([factored]), device)
     del dense
     if hasattr(F, "linear_cross_entropy"):
         key = ("dense, linear_cross_entropy", "softmax", ONE_BILLION_WORD)
-        records += measure({key: (chunked_softmax(ONE_BILLION_WORD, device), few)}, device)
+        chunked = softmax(F.linear_cross_entropy, ONE_BILLION_WORD, device)  # torch's own, with its default chunks
+        records += measure({key: (chunked, few)}, device)
     records += measure(
         {("factored", "z_loss", classes): (factored_z_loss(classes, device), many) for classes in (10_000, 1_000_000)},
         device,

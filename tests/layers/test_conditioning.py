@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import zloss
-from tests.layers.twins import make_twins, relative_error
+from tests.layers.twins import k1_of, make_twins, relative_error
 from zloss.layers.conditioning import centred_moments, condition_of, materialise_
 
 CLASSES, HIDDEN = 100, 8
@@ -56,10 +56,7 @@ def test_forced_refactor_leaves_the_weights(device: torch.device) -> None:
 
 def _singular_rate(layer: zloss.FactoredLinear, weight_decay: float) -> float:
     """The learning rate at which the recorded gradient makes P = (1 - lr decay) I - lr K1 singular."""
-    gradient = layer.recorded_gradient()
-    assert gradient is not None
-    k1 = gradient.h.T @ (gradient.curvature[:, None] * gradient.h)
-    return 1 / (float(torch.linalg.eigvalsh(k1).max()) + weight_decay)
+    return 1 / (float(torch.linalg.eigvalsh(k1_of(layer)).max()) + weight_decay)
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])

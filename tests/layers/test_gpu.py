@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import zloss
-from tests.layers.twins import make_twins
+from tests.layers.twins import k1_of, make_twins
 
 HIDDEN, CLASSES = 16, 300
 LOSS = zloss.ZLoss(a=0.2, b=8.0)
@@ -123,10 +123,7 @@ def test_non_finite_gradient(layer: zloss.FactoredLinear) -> None:
 def _record_squared_error(layer: zloss.FactoredLinear) -> float:
     """Leave a gradient in the layer; returns the learning rate at which its P is singular."""
     zloss.SquaredError()(layer(*batch(layer))).backward()
-    gradient = layer.recorded_gradient()
-    assert gradient is not None
-    k1 = gradient.h.T @ (gradient.curvature[:, None] * gradient.h)
-    return 1 / float(torch.linalg.eigvalsh(k1).max())
+    return 1 / float(torch.linalg.eigvalsh(k1_of(layer)).max())
 
 
 def test_singular_step_is_refused_with_a_safe_rate(layer: zloss.FactoredLinear) -> None:

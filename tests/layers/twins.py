@@ -66,6 +66,13 @@ def relative_error(value: Tensor, expected: Tensor) -> float:
     return ((value.double() - expected.double()).abs().max() / scale).item()
 
 
+def k1_of(layer: zloss.FactoredLinear) -> Tensor:
+    """The matrix K1 of the recorded gradient: a step with learning rate lr multiplies W by I - lr K1."""
+    gradient = layer.recorded_gradient()
+    assert gradient is not None
+    return gradient.h.T @ (gradient.curvature[:, None] * gradient.h)
+
+
 def make_twins(
     hidden: int,
     classes: int,

@@ -17,7 +17,8 @@ from torch import Tensor
 from zloss.layers.gradient import RecordedGradient
 from zloss.layers.update import Step
 
-# Size of the blocks of a pass over V; a pass holds two or three. Larger ones are no faster, on CPUs and GPUs alike.
+# Size of the blocks of a pass over V; a pass holds two or three. Larger ones would be faster on a GPU, but memory is
+# promised to stay near that of V.
 _BLOCK_BYTES = 2**24
 
 
@@ -54,8 +55,11 @@ def _row_blocks(V: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
 
 def condition_of(U: Tensor, U_inv: Tensor) -> Tensor:  # ()
     """`|U|_F |U^-1|_F / H`: 1 for a multiple of an orthogonal matrix, and within a factor H of the condition number."""
-    size: Tensor = U.norm() * U_inv.norm()
-    return size / len(U)
+    return _condition(U.norm(), U_inv.norm(), len(U))
+
+
+def _condition(U_norm: Tensor, U_inv_norm: Tensor, width: int) -> Tensor:
+    return U_norm * U_inv_norm / width
 
 
 class Health(NamedTuple):
@@ -72,14 +76,15 @@ def assess(step: Step, grad: RecordedGradient, weight_decay: float, largest: flo
 
     `largest` is the largest number that the dtype of V can hold.
     """
-    f = step.factors
+    f, width = step.factors, len(step.factors.U)
+    U_norm, U_inv_norm = f.U.norm(), f.U_inv.norm()
     # |W_i - wbar| <= sqrt(trace gram) for every row i: what bounds the weights bounds what V must hold.
-    size = f.gram.diagonal().sum().clamp_min(0).sqrt() + f.wbar.norm() + f.omega.norm() + f.U.norm()
+    size = f.gram.diagonal().sum().clamp_min(0).sqrt() + f.wbar.norm() + f.omega.norm() + U_norm
     finite = grad.is_finite() & (size < largest)
     # No eigenvalue of K1 exceeds its norm: half of the inverse keeps every eigenvalue of P above 1/2.
     safe_lr = 0.5 / (step.k1_norm + weight_decay)
-    scale = f.U_inv.norm() / f.U.shape[0] ** 0.5
-    return torch.stack([value.double() for value in (condition_of(f.U, f.U_inv), scale, finite, safe_lr)])
+    values = (_condition(U_norm, U_inv_norm, width), U_inv_norm / width**0.5, finite, safe_lr)
+    return torch.stack([value.double() for value in values])
 
 
 class HealthMonitor:
