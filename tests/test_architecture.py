@@ -23,6 +23,7 @@ LAYERS = (
     ("zloss.targets",),
     ("zloss.stats",),
     ("zloss.losses.reduction",),
+    ("zloss.losses.loss",),
     ("zloss.losses.spherical",),
     ("zloss.losses.dense",),
     ("zloss.losses",),
@@ -257,6 +258,7 @@ SIGNATURES: dict[str, tuple[str, str]] = {
     "TaylorSoftmax": ("", "reduction ignore_index"),
     "SphericalSoftmax": ("", "eps reduction ignore_index"),
     "SigmoidCrossEntropy": ("", "reduction ignore_index"),
+    "SoftmaxCrossEntropy": ("", "reduction ignore_index"),
     "ZNormalized": ("loss", "a"),
     "DenseLinear": ("in_features num_classes", "bias device dtype ignore_index"),
     "FactoredLinear": (

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from zloss import SphericalStats
-from zloss.stats import check_logits, mean_and_scatter, z_normalize
+from zloss.stats import checked_logits, mean_and_scatter, z_normalize
 
 # float64, sums of some dozen terms of size 10.
 assert_close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
@@ -256,7 +256,7 @@ def test_valid_must_have_the_shape_of_target() -> None:
 )
 def test_logits_are_checked(logits: Any, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        check_logits(logits)
+        checked_logits(logits)
     with pytest.raises(ValueError, match=re.escape(message)):
         SphericalStats.from_logits(logits, torch.tensor([0, 0]))
 

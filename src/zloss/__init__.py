@@ -4,6 +4,7 @@ from zloss.layers import DenseLinear as DenseLinear
 from zloss.layers import FactoredLinear as FactoredLinear
 from zloss.layers import RefusedStepError as RefusedStepError
 from zloss.losses import SigmoidCrossEntropy as SigmoidCrossEntropy
+from zloss.losses import SoftmaxCrossEntropy as SoftmaxCrossEntropy
 from zloss.losses import SphericalLoss as SphericalLoss
 from zloss.losses import SphericalSoftmax as SphericalSoftmax
 from zloss.losses import SquaredError as SquaredError

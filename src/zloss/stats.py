@@ -24,7 +24,7 @@ Shape letters: B examples, K targets per example, C classes.
 import torch
 from torch import Tensor
 
-from zloss.targets import IGNORE_INDEX, checked_targets
+from zloss.targets import IGNORE_INDEX, Targets, checked_targets
 
 
 class SphericalStats:
@@ -81,20 +81,18 @@ class SphericalStats:
     def from_logits(
         cls,
         logits: Tensor,  # (B, C)
-        target: Tensor,  # (B,) or (B, K)
+        target: Tensor | Targets,  # (B,) or (B, K)
         *,
         ignore_index: int = IGNORE_INDEX,
     ) -> "SphericalStats":
         """The dense definition. Half-precision logits are summed in float32."""
-        check_logits(logits)
+        logits = checked_logits(logits)
         targets = checked_targets(target, logits.shape[0], logits.shape[1], ignore_index)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         mean, scatter = mean_and_scatter(logits)
         # Padding points at class 0: cut it off, value and gradient alike.
         own = torch.where(targets.valid, logits.gather(1, targets.index), 0)
-        return cls.from_moments(
-            own.reshape(target.shape), mean, scatter, logits.shape[1], valid=targets.valid.reshape(target.shape)
-        )
+        own, valid = own.reshape(target.shape), targets.valid.reshape(target.shape)
+        return cls.from_moments(own, mean, scatter, logits.shape[1], valid=valid)
 
     def _set(self, target: Tensor, mean: Tensor, scatter: Tensor, num_classes: int, valid: Tensor | None) -> None:
         self.target, self.mean, self.scatter, self.num_classes = target, mean, scatter, num_classes
@@ -156,13 +154,17 @@ def _check_shapes(target: Tensor, first: Tensor, second: Tensor, num_classes: in
         )
 
 
-def check_logits(logits: Tensor) -> None:
-    """Refuse what is not a (B, C) tensor of floating-point logits with at least two classes."""
+def checked_logits(logits: Tensor) -> Tensor:  # (B, C) -> (B, C)
+    """The logits in float32 at least: half precision is for products, not for sums over classes.
+
+    Refuses what is not a (B, C) tensor of floating-point logits with at least two classes.
+    """
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
         got = f"dtype {logits.dtype}" if isinstance(logits, Tensor) else type(logits).__name__
         raise ValueError(f"logits must be a floating-point tensor of shape (B, C), got {got}")
     if logits.dim() != 2 or logits.shape[1] < 2:
         raise ValueError(f"logits must have shape (B, C) with C >= 2, got {tuple(logits.shape)}")
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def mean_and_scatter(logits: Tensor) -> tuple[Tensor, Tensor]:  # (B, C) -> (B,), (B,)

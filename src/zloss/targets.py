@@ -21,6 +21,25 @@ class Targets:
     valid: Tensor  # (B, K) bool
     out_of_range: Tensor  # () bool, still on the device: reading it on the host would stall a GPU
 
+    @property
+    def shape(self) -> torch.Size:
+        """(B, K)."""
+        return self.index.shape
+
+    @property
+    def counted(self) -> Tensor:  # (B,) bool
+        """The examples that have at least one target which is not ignored."""
+        return self.valid.any(1)
+
+    def mean(self, values: Tensor) -> Tensor:  # (B, K) -> (B,)
+        """Average one value per target into one per example; 0 where every target is ignored."""
+        return torch.where(self.valid, values, 0).sum(1) / self.valid.sum(1).clamp_min(1)
+
+    def to_tensor(self, ignore_index: int) -> Tensor:  # (B,) or (B, K)
+        """Plain class indices again, for whoever knows nothing of this class."""
+        target = torch.where(self.valid, self.index, ignore_index)
+        return target[:, 0] if target.shape[1] == 1 else target
+
 
 def parse_targets(target: Tensor, num_rows: int, num_classes: int, ignore_index: int) -> Targets:
     """Check shape and dtype of `target` and separate indices from padding, without waiting for the device.
@@ -51,8 +70,13 @@ def parse_targets(target: Tensor, num_rows: int, num_classes: int, ignore_index:
     )
 
 
-def checked_targets(target: Tensor, num_rows: int, num_classes: int, ignore_index: int) -> Targets:
-    """`parse_targets`, and `ValueError` at once for a value that is no class. Waits for the device."""
+def checked_targets(target: Tensor | Targets, num_rows: int, num_classes: int, ignore_index: int) -> Targets:
+    """`parse_targets`, and `ValueError` at once for a value that is no class. Waits for the device.
+
+    `Targets` pass through: whoever parsed them has dealt with such values.
+    """
+    if isinstance(target, Targets):
+        return target
     targets = parse_targets(target, num_rows, num_classes, ignore_index)
     if targets.out_of_range:
         wide = target.long()  # a narrow type would wrap the bounds

@@ -89,6 +89,7 @@ CASES = [
     LossCase("TaylorSoftmax", zloss.TaylorSoftmax, taylor_softmax, NO, NO, YES, YES, YES, YES),
     LossCase("SphericalSoftmax", partial(zloss.SphericalSoftmax, eps=EPS), spherical, NO, NO, YES, YES, YES, YES),
     LossCase("SigmoidCrossEntropy", zloss.SigmoidCrossEntropy, sigmoid, NO, NO, NO, NO, YES, YES),
+    LossCase("SoftmaxCrossEntropy", zloss.SoftmaxCrossEntropy, log_softmax, YES, NO, NO, YES, YES, YES),
     LossCase("ZSoftmax", partial(normalized, nn.CrossEntropyLoss), z_log_softmax, YES, YES, NO, NO, YES, NO),
     LossCase("ZSigmoid", partial(normalized, zloss.SigmoidCrossEntropy), z_sigmoid, YES, YES, NO, NO, YES, YES),
     LossCase("CrossEntropyLoss", nn.CrossEntropyLoss, log_softmax, YES, NO, NO, YES, YES, NO),

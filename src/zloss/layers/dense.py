@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from zloss.layers.ranking import Scores
+from zloss.layers.ranking import LinearScores
 from zloss.stats import SphericalStats
 from zloss.targets import IGNORE_INDEX, checked_targets
 
@@ -58,13 +58,13 @@ class DenseLinear(nn.Module):
     @torch.no_grad()
     def topk(self, h: Tensor, k: int, *, block_size: int | None = None) -> tuple[Tensor, Tensor]:  # (B, k), (B, k)
         """Scores and classes of the k best classes, best first, in blocks of `block_size` classes."""
-        return self._scores(h).topk(k, block_size)
+        return self.scores(h).topk(k, block_size)
 
     @torch.no_grad()
     def rank(self, h: Tensor, target: Tensor, *, block_size: int | None = None) -> Tensor:  # as target
         """1 + the number of classes that score strictly higher than the target; 0 for an ignored target."""
         targets = checked_targets(target, h.shape[0], self.num_classes, self.ignore_index)
-        return self._scores(h).rank(targets, block_size).reshape(target.shape)
+        return self.scores(h).rank(targets, block_size).reshape(target.shape)
 
     def to_linear(self) -> nn.Linear:
         """An independent `nn.Linear` with the same weights."""
@@ -77,8 +77,9 @@ class DenseLinear(nn.Module):
         layer.linear = _copy_of(linear)
         return layer
 
-    def _scores(self, h: Tensor) -> Scores:
-        return Scores(h, self.linear.weight, class_bias=self.linear.bias)
+    def scores(self, h: Tensor) -> LinearScores:
+        """The scores of all classes, to be evaluated piecewise."""
+        return LinearScores(h, self.linear.weight, class_bias=self.linear.bias)
 
 
 def _copy_of(linear: nn.Linear) -> nn.Linear:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from zloss.layers.faults import Fault
 from zloss.layers.precision import exact_products
-from zloss.layers.ranking import Scores
+from zloss.layers.ranking import LinearScores
 from zloss.layers.statistics import FactoredStatistics, Tape, with_bias_column
 from zloss.layers.weight import FactoredWeight
 from zloss.stats import SphericalStats
@@ -117,19 +117,19 @@ class FactoredLinear(FactoredWeight):
     def logits(self, h: Tensor) -> Tensor:  # (B, C)
         """All scores `h @ W.T`, without gradient and without forming W."""
         with exact_products(self.V.device.type):
-            return self._scores(h).all()
+            return self.scores(h).all()
 
     @torch.no_grad()
     def topk(self, h: Tensor, k: int, *, block_size: int | None = None) -> tuple[Tensor, Tensor]:  # (B, k), (B, k)
         """Scores and classes of the k best classes, best first, in blocks of `block_size` classes."""
         with exact_products(self.V.device.type):
-            return self._scores(h).topk(k, block_size)
+            return self.scores(h).topk(k, block_size)
 
     @torch.no_grad()
     def rank(self, h: Tensor, target: Tensor, *, block_size: int | None = None) -> Tensor:  # as target
         """1 + the number of classes that score strictly higher than the target; 0 for an ignored target."""
         with exact_products(self.V.device.type):
-            scores = self._scores(h)
+            scores = self.scores(h)
             targets = checked_targets(target, len(h), self.num_classes, self.ignore_index)
             return scores.rank(targets, block_size).reshape(target.shape)
 
@@ -191,11 +191,12 @@ class FactoredLinear(FactoredWeight):
         if torch.promote_types(h.dtype, self.V.dtype) != self.V.dtype:
             raise ValueError(f"h has dtype {h.dtype} but the layer holds {self.V.dtype}: convert one of them")
 
-    def _scores(self, h: Tensor) -> Scores:
+    def scores(self, h: Tensor) -> LinearScores:
+        """The scores of all classes, to be evaluated piecewise; within `exact_products` where they should be exact."""
         self.raise_faults()
         self._check_hidden(h)
         if not h.isfinite().all():
             raise self._error(Fault.HIDDEN, math.nan)
         hs = with_bias_column(h.to(self.U.dtype), len(self.U))
         queries, row_shift = (hs @ self.U.T).to(self.V.dtype), (hs @ self.omega).to(self.V.dtype)
-        return Scores(queries, self.V.detach(), row_shift=row_shift)
+        return LinearScores(queries, self.V.detach(), row_shift=row_shift)

@@ -2,10 +2,16 @@
 
 The rank of a class is **1 + the number of classes that score strictly higher**, so that equal scores share the better
 rank and the best class has rank 1.
+
+`Scores` stands for the B x C matrix of the scores of all classes and is evaluated piecewise. An output layer supplies
+`block`, `own` and `rows`; everything else follows.
+
+Shape letters: B rows, C classes, K targets per row, H width of the layer.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -17,24 +23,33 @@ _BLOCK_ELEMENTS = 2**24
 _QUERY_ROWS = 2048
 
 
-@dataclass(frozen=True)
-class Scores:
-    """The score matrix `queries @ keys^T + row_shift + class_bias`, evaluated piecewise."""
+class Scores(ABC):
+    """A (B, C) matrix of scores that is never formed as a whole."""
 
-    queries: Tensor  # (B, H)
-    keys: Tensor  # (C, H)
-    row_shift: Tensor | None = None  # (B,)
-    class_bias: Tensor | None = None  # (C,)
+    @property
+    @abstractmethod
+    def num_rows(self) -> int:
+        """B."""
 
+    @property
+    @abstractmethod
+    def num_classes(self) -> int:
+        """C."""
+
+    @abstractmethod
     def block(self, start: int, stop: int) -> Tensor:  # (B, stop - start)
-        scores = self.queries @ self.keys[start:stop].T
-        if self.row_shift is not None:
-            scores += self.row_shift[:, None]
-        if self.class_bias is not None:
-            scores += self.class_bias[start:stop]
-        return scores
+        """The columns of classes start..stop-1."""
+
+    @abstractmethod
+    def own(self, classes: Tensor) -> Tensor:  # (B,) -> (B,)
+        """The score of one class per row, by a matrix product like a block's, so that equal weights score equally."""
+
+    @abstractmethod
+    def rows(self, part: slice) -> "Scores":
+        """Some of the rows."""
 
     def all(self) -> Tensor:  # (B, C)
+        """The whole matrix."""
         return self.block(0, self.num_classes)
 
     def topk(self, k: int, block_size: int | None = None) -> tuple[Tensor, Tensor]:  # (B, k), (B, k)
@@ -46,47 +61,49 @@ class Scores:
 
     def rank(self, targets: Targets, block_size: int | None = None) -> Tensor:  # (B, K)
         """Rank of each target among all classes; 0 for an ignored target."""
-        index = targets.index.split(_QUERY_ROWS)
-        parts = zip(self._row_parts(), index, strict=True)
+        parts = zip(self._row_parts(), targets.index.split(_QUERY_ROWS), strict=True)
         ranks = torch.cat([part._rank_of_rows(index, block_size) for part, index in parts])
         return torch.where(targets.valid, ranks, 0)
 
-    @property
-    def num_classes(self) -> int:
-        return self.keys.shape[0]
+    def logsumexp(self, block_size: int | None = None) -> Tensor:  # (B,)
+        """`log(sum(exp(scores)))` of each row."""
+        return torch.cat([part._logsumexp_of_rows(block_size) for part in self._row_parts()])
+
+    def of_targets(self, index: Tensor) -> Tensor:  # (B, K) -> (B, K)
+        """The scores of K classes per row."""
+        parts = zip(self._row_parts(), index.split(_QUERY_ROWS), strict=True)
+        return torch.cat([part._own_of_rows(index) for part, index in parts])
 
     def _row_parts(self) -> Iterator["Scores"]:
-        for start in range(0, max(1, self.queries.shape[0]), _QUERY_ROWS):
-            rows = slice(start, start + _QUERY_ROWS)
-            shift = None if self.row_shift is None else self.row_shift[rows]
-            yield Scores(self.queries[rows], self.keys, shift, self.class_bias)
+        for start in range(0, max(1, self.num_rows), _QUERY_ROWS):
+            yield self.rows(slice(start, start + _QUERY_ROWS))
 
     def _blocks(self, block_size: int | None) -> Iterator[tuple[int, Tensor]]:
         if block_size is None:
-            block_size = max(1024, _BLOCK_ELEMENTS // max(1, self.queries.shape[0]))
+            block_size = max(1024, _BLOCK_ELEMENTS // max(1, self.num_rows))
         if block_size < 1:
             raise ValueError(f"block_size must be at least 1 class, got {block_size}")
         for start in range(0, self.num_classes, block_size):
             yield start, self.block(start, min(start + block_size, self.num_classes))
 
     def _topk_of_rows(self, k: int, block_size: int | None) -> tuple[Tensor, Tensor]:
-        values = self.queries.new_empty(self.queries.shape[0], 0)
-        classes = torch.empty_like(values, dtype=torch.long)
+        best: tuple[Tensor, Tensor] | None = None
         for start, scores in self._blocks(block_size):
-            block_values, block_classes = scores.topk(min(k, scores.shape[1]))
-            values = torch.cat([values, block_values], 1)
-            classes = torch.cat([classes, block_classes + start], 1)
-            values, order = values.topk(min(k, values.shape[1]))
-            classes = classes.gather(1, order)
-        return values, classes
+            values, classes = scores.topk(min(k, scores.shape[1]))
+            classes = classes + start
+            if best is not None:
+                values, classes = torch.cat([best[0], values], 1), torch.cat([best[1], classes], 1)
+                values, order = values.topk(min(k, values.shape[1]))
+                classes = classes.gather(1, order)
+            best = values, classes
+        assert best is not None, "there is at least one class"
+        return best
 
-    def _own(self, classes: Tensor) -> Tensor:  # (B,) -> (B,)
-        """The score of one class per row, by a matrix product like a block's, so that equal weights score equally."""
-        bias = None if self.class_bias is None else self.class_bias[classes]
-        return Scores(self.queries, self.keys[classes], self.row_shift, bias).all().diagonal()
+    def _own_of_rows(self, index: Tensor) -> Tensor:
+        return torch.stack([self.own(column) for column in index.T], 1)
 
     def _rank_of_rows(self, index: Tensor, block_size: int | None) -> Tensor:
-        own = torch.stack([self._own(column) for column in index.T], 1)
+        own = self._own_of_rows(index)
         higher = torch.zeros_like(index)
         for start, scores in self._blocks(block_size):
             local = index - start
@@ -97,3 +114,46 @@ class Scores:
                 higher[:, k] += (scores > own[:, k, None]).sum(1)
             higher -= itself.long()
         return higher + 1
+
+    def _logsumexp_of_rows(self, block_size: int | None) -> Tensor:
+        total: Tensor | None = None
+        for _, scores in self._blocks(block_size):
+            of_block = scores.logsumexp(1)
+            total = of_block if total is None else torch.logaddexp(total, of_block)
+        assert total is not None, "there is at least one class"
+        return total
+
+
+@dataclass(frozen=True)
+class LinearScores(Scores):
+    """`transform(queries @ keys^T + row_shift + class_bias)`, with an elementwise transform."""
+
+    queries: Tensor  # (B, H)
+    keys: Tensor  # (C, H)
+    row_shift: Tensor | None = None  # (B,)
+    class_bias: Tensor | None = None  # (C,)
+    transform: Callable[[Tensor], Tensor] | None = None
+
+    @property
+    def num_rows(self) -> int:
+        return self.queries.shape[0]
+
+    @property
+    def num_classes(self) -> int:
+        return self.keys.shape[0]
+
+    def block(self, start: int, stop: int) -> Tensor:
+        scores = self.queries @ self.keys[start:stop].T
+        if self.row_shift is not None:
+            scores += self.row_shift[:, None]
+        if self.class_bias is not None:
+            scores += self.class_bias[start:stop]
+        return scores if self.transform is None else self.transform(scores)
+
+    def own(self, classes: Tensor) -> Tensor:
+        bias = None if self.class_bias is None else self.class_bias[classes]
+        return replace(self, keys=self.keys[classes], class_bias=bias).all().diagonal()
+
+    def rows(self, part: slice) -> "LinearScores":
+        shift = None if self.row_shift is None else self.row_shift[part]
+        return replace(self, queries=self.queries[part], row_shift=shift)

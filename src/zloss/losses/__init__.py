@@ -1,6 +1,7 @@
 """Losses: `spherical` ones are functions of `SphericalStats`, `dense` ones need every logit."""
 
 from zloss.losses.dense import SigmoidCrossEntropy as SigmoidCrossEntropy
+from zloss.losses.dense import SoftmaxCrossEntropy as SoftmaxCrossEntropy
 from zloss.losses.dense import ZNormalized as ZNormalized
 from zloss.losses.spherical import SphericalLoss as SphericalLoss
 from zloss.losses.spherical import SphericalSoftmax as SphericalSoftmax

@@ -7,44 +7,40 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from zloss.losses.reduction import Reduction, check_reduction, reduce_loss
+from zloss.losses.loss import DenseLoss, Loss
 from zloss.losses.spherical import SOFTPLUS_IS_LINEAR
-from zloss.stats import check_logits, mean_and_scatter, z_normalize
-from zloss.targets import IGNORE_INDEX, checked_targets
+from zloss.stats import checked_logits, mean_and_scatter, z_normalize
+from zloss.targets import IGNORE_INDEX, Targets
 
 
-class SigmoidCrossEntropy(nn.Module):
+class SoftmaxCrossEntropy(DenseLoss):
+    r"""Negative log-likelihood of the softmax, `log(sum_i exp(o_i)) - o_t`.
+
+    `nn.CrossEntropyLoss` with what every loss here has: K targets per example, row weights, and a mean of 0 for a batch
+    whose targets are all ignored.
+
+    >>> SoftmaxCrossEntropy()(torch.zeros(1, 3), torch.tensor([0]))    # log(3)
+    tensor(1.0986)
+    """
+
+    is_likelihood = True
+
+    def per_target(self, logits: Tensor, index: Tensor) -> Tensor:
+        return -F.log_softmax(logits, dim=1).gather(1, index)
+
+
+class SigmoidCrossEntropy(DenseLoss):
     r"""Every class an independent Bernoulli variable: `softplus(-o_t) + sum_{i != t} softplus(o_i)`.
-
-    With K targets per example the loss is the average of its K single-target values, as for every loss here.
 
     >>> SigmoidCrossEntropy()(torch.zeros(1, 3), torch.tensor([0]))    # 3 log(2)
     tensor(2.0794)
     """
 
-    def __init__(self, *, reduction: Reduction = "mean", ignore_index: int = IGNORE_INDEX) -> None:
-        super().__init__()
-        check_reduction(reduction)
-        self.reduction: Reduction = reduction
-        self.ignore_index = ignore_index
-
-    def forward(
-        self,
-        logits: Tensor,  # (B, C)
-        target: Tensor,  # (B,) or (B, K)
-        *,
-        weight: Tensor | None = None,  # (B,)
-    ) -> Tensor:
-        check_logits(logits)
-        targets = checked_targets(target, logits.shape[0], logits.shape[1], self.ignore_index)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    def per_target(self, logits: Tensor, index: Tensor) -> Tensor:
         # Swap the target's softplus(o) for softplus(-o) = softplus(o) - o. The sum is taken in float64: a single huge
         # logit must not wipe out the many small terms when it is subtracted again.
         total = F.softplus(logits, threshold=SOFTPLUS_IS_LINEAR).sum(1, dtype=torch.float64)
-        own = logits.gather(1, targets.index)
-        per_target = torch.where(targets.valid, total[:, None] - own, 0)
-        per_example = (per_target.sum(1) / targets.valid.sum(1).clamp_min(1)).to(logits.dtype)
-        return reduce_loss(per_example, targets.valid.any(1), self.reduction, weight)
+        return total[:, None] - logits.gather(1, index)
 
 
 class ZNormalized(nn.Module):
@@ -66,13 +62,55 @@ class ZNormalized(nn.Module):
         self.loss = loss
         self.a = a
 
-    def forward(self, logits: Tensor, target: Tensor, **kwargs: Any) -> Tensor:
-        check_logits(logits)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        mean, scatter = mean_and_scatter(logits)
-        z = z_normalize(logits, mean, scatter / logits.shape[1])
-        result: Tensor = self.loss(self.a * z, target, **kwargs) / self.a
+    @property
+    def reduction(self) -> str:
+        """That of the inner loss."""
+        return str(self.loss.reduction)
+
+    @property
+    def ignore_index(self) -> int:
+        """That of the inner loss."""
+        return int(getattr(self.loss, "ignore_index", IGNORE_INDEX))
+
+    @property
+    def is_likelihood(self) -> bool:
+        """Whether the softmax of `a z` is what the inner loss takes the likelihood of."""
+        return is_likelihood(self.loss)
+
+    def forward(self, logits: Tensor, target: Tensor | Targets, **kwargs: Any) -> Tensor:
+        if isinstance(target, Targets) and not isinstance(self.loss, Loss | ZNormalized):
+            target = target.to_tensor(self.ignore_index)
+        result: Tensor = self.loss(self._normalized(logits), target, **kwargs) / self.a
         return result
+
+    def score(self, logits: Tensor) -> Tensor:
+        """What the classes are ranked by: z grows with the logit."""
+        if not getattr(self.loss, "is_monotone", True):
+            raise ValueError(f"{type(self.loss).__name__} does not rank classes by their Z-normalised activations")
+        return logits
+
+    def log_prob(self, logits: Tensor) -> Tensor:  # (B, C) -> (B, C)
+        """Log-probabilities of all classes, those of the inner loss at `a z`."""
+        return log_prob_of(self.loss, self._normalized(logits))
+
+    def _normalized(self, logits: Tensor) -> Tensor:
+        logits = checked_logits(logits)
+        mean, scatter = mean_and_scatter(logits)
+        return self.a * z_normalize(logits, mean, scatter / logits.shape[1])
 
     def extra_repr(self) -> str:
         return f"a={self.a}"
+
+
+def is_likelihood(loss: nn.Module) -> bool:
+    """Whether a loss gives probabilities; torch's own cross-entropy counts too."""
+    return isinstance(loss, nn.CrossEntropyLoss) or bool(getattr(loss, "is_likelihood", False))
+
+
+def log_prob_of(loss: nn.Module, logits: Tensor) -> Tensor:  # (B, C) -> (B, C)
+    """Log-probabilities of all classes under a loss that is a likelihood."""
+    if isinstance(loss, nn.CrossEntropyLoss):
+        return F.log_softmax(checked_logits(logits), dim=1)
+    if not isinstance(loss, Loss | ZNormalized):
+        raise ValueError(f"{type(loss).__name__} is not known to be a likelihood")
+    return loss.log_prob(logits)

@@ -14,14 +14,15 @@ With K targets per example a loss is the average of its K single-target values.
 """
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from zloss.losses.reduction import Reduction, check_reduction, reduce_loss
+from zloss.losses.loss import Loss
+from zloss.losses.reduction import Reduction, reduce_loss
 from zloss.stats import SphericalStats
-from zloss.targets import IGNORE_INDEX
+from zloss.targets import IGNORE_INDEX, Targets
 
 # Beyond this argument softplus(x) equals x to the last bit of a float64.
 SOFTPLUS_IS_LINEAR = 40.0
@@ -87,7 +88,7 @@ def spherical_softmax(stats: SphericalStats, *, eps: float) -> Tensor:  # (B,)
     return stats.mean_over_targets(stats.per_row(total.log()) - own.log())
 
 
-class SphericalLoss(nn.Module, ABC):
+class SphericalLoss(Loss):
     """A spherical loss with its hyper-parameters, reduction and treatment of ignored rows.
 
     Call it with statistics from a layer, or with logits and targets:
@@ -99,23 +100,17 @@ class SphericalLoss(nn.Module, ABC):
         ignore_index: the target that counts for nothing. Only for logits: statistics already know.
     """
 
-    def __init__(self, *, reduction: Reduction = "mean", ignore_index: int = IGNORE_INDEX) -> None:
-        super().__init__()
-        check_reduction(reduction)
-        self.reduction: Reduction = reduction
-        self.ignore_index = ignore_index
-
     @abstractmethod
     def per_example(self, stats: SphericalStats) -> Tensor:  # (B,)
         """The loss of each example; 0 where every target is ignored."""
 
     def forward(
-        self, input: SphericalStats | Tensor, target: Tensor | None = None, *, weight: Tensor | None = None
+        self, input: SphericalStats | Tensor, target: Tensor | Targets | None = None, *, weight: Tensor | None = None
     ) -> Tensor:
         stats = self._statistics(input, target)
         return reduce_loss(self.per_example(stats), stats.counted, self.reduction, weight)
 
-    def _statistics(self, input: SphericalStats | Tensor, target: Tensor | None) -> SphericalStats:
+    def _statistics(self, input: SphericalStats | Tensor, target: Tensor | Targets | None) -> SphericalStats:
         if isinstance(input, SphericalStats):
             if target is not None:
                 raise ValueError("target was given twice: the statistics already hold it; call loss(stats)")
@@ -157,12 +152,21 @@ class SquaredError(SphericalLoss):
 class TaylorSoftmax(SphericalLoss):
     """Taylor-softmax likelihood as a module: see `taylor_softmax` and `SphericalLoss`."""
 
+    is_likelihood = True
+    is_monotone = False  # the least probable activation is -1
+
+    def score(self, logits: Tensor) -> Tensor:
+        return ((logits + 1).square() + 1).log()
+
     def per_example(self, stats: SphericalStats) -> Tensor:
         return taylor_softmax(stats)
 
 
 class SphericalSoftmax(SphericalLoss):
     """Spherical-softmax likelihood as a module: see `spherical_softmax` and `SphericalLoss`."""
+
+    is_likelihood = True
+    is_monotone = False  # an activation and its negative are equally probable
 
     def __init__(self, *, eps: float, reduction: Reduction = "mean", ignore_index: int = IGNORE_INDEX) -> None:
         super().__init__(reduction=reduction, ignore_index=ignore_index)
@@ -171,6 +175,9 @@ class SphericalSoftmax(SphericalLoss):
 
     def per_example(self, stats: SphericalStats) -> Tensor:
         return spherical_softmax(stats, eps=self.eps)
+
+    def score(self, logits: Tensor) -> Tensor:
+        return (logits.square() + self.eps).log()
 
     def extra_repr(self) -> str:
         return f"eps={self.eps}, reduction={self.reduction!r}"

@@ -1,0 +1,73 @@
+"""What every loss of the library has: reduction, ignored targets, and what it makes of the scores of the classes.
+
+A trained network is used through its scores, and what they mean is up to the loss it was trained with: the classes of a
+softmax are ordered by their activation, those of a spherical softmax by its square; some losses are likelihoods, and
+others only rank.
+"""
+
+from abc import ABC, abstractmethod
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from zloss.losses.reduction import Reduction, check_reduction, reduce_loss
+from zloss.stats import checked_logits
+from zloss.targets import IGNORE_INDEX, Targets, checked_targets
+
+
+class Loss(nn.Module, ABC):
+    """A loss over classes.
+
+    Args:
+        reduction: "mean" over the rows that are not ignored, "sum", or "none" for one value per example.
+        ignore_index: the target that counts for nothing.
+    """
+
+    is_likelihood: bool = False  # does `exp(-loss)` sum to one over the classes?
+    is_monotone: bool = True  # does `score` order the classes as their activations do?
+
+    def __init__(self, *, reduction: Reduction = "mean", ignore_index: int = IGNORE_INDEX) -> None:
+        super().__init__()
+        check_reduction(reduction)
+        self.reduction: Reduction = reduction
+        self.ignore_index = ignore_index
+
+    def score(self, logits: Tensor) -> Tensor:
+        """What the classes are ranked by, elementwise; the unnormalised log-probability where there is one."""
+        return logits
+
+    def log_prob(self, logits: Tensor) -> Tensor:  # (B, C) -> (B, C)
+        """Log-probabilities of all classes."""
+        self.require_likelihood()
+        return F.log_softmax(self.score(checked_logits(logits)), dim=1)
+
+    def require_likelihood(self) -> None:
+        """Refuse where there are no probabilities."""
+        if not self.is_likelihood:
+            raise ValueError(
+                f"{type(self).__name__} is not a likelihood: it ranks classes and gives them no probabilities; "
+                "train with a softmax, TaylorSoftmax or SphericalSoftmax where you need them"
+            )
+
+
+class DenseLoss(Loss):
+    """A loss that needs every logit: `loss(logits, target)`, with `weight=(B,)` row weights.
+
+    With K targets per example the loss is the average of its K single-target values.
+    """
+
+    def forward(
+        self,
+        logits: Tensor,  # (B, C)
+        target: Tensor | Targets,  # (B,) or (B, K)
+        *,
+        weight: Tensor | None = None,  # (B,)
+    ) -> Tensor:
+        logits = checked_logits(logits)
+        targets = checked_targets(target, logits.shape[0], logits.shape[1], self.ignore_index)
+        per_example = targets.mean(self.per_target(logits, targets.index)).to(logits.dtype)
+        return reduce_loss(per_example, targets.counted, self.reduction, weight)
+
+    @abstractmethod
+    def per_target(self, logits: Tensor, index: Tensor) -> Tensor:  # (B, C), (B, K) -> (B, K)
+        """The loss of each example for each of its targets."""
