@@ -1,78 +1,156 @@
-"""Time of one training step of the output layer: dense softmax beside the factored Z-loss.
+"""Time and memory of one training step of the output layer, for every head.
 
     python benchmarks/output_layer.py                 on the CPU, writes records/output_layer.cpu.jsonl
     python benchmarks/output_layer.py --device cuda   on a GPU, writes records/output_layer.cuda.jsonl
 
 A step is forward, backward and the SGD update of the output layer, from a given hidden batch, gradient of h included.
-Heads take turns, so that a slow minute of the machine hits all of them; medians are reported. Nothing is reported if
-the factored step disagrees with the dense one on a small problem first. The machine must have nothing else to do.
+Every head takes turns with the factored Z-loss, so that a slow minute of the machine hits both; medians are reported.
+On a GPU a turn is a burst of steps, as in training, where the host runs ahead. Nothing is reported for a head whose
+loss is not that of its definition on a small problem first. The machine must have nothing else to do.
+
+Targets are drawn uniformly, the worst case for heads that treat frequent classes better, and from Zipf's law (the c-th
+class in proportion to 1 / (c + 1), as words are) for those heads.
 """
 
 import argparse
+import gc
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-import torch.nn.functional as F
-from rich.progress import track
-from torch import Tensor, nn
+from rich.progress import Progress
+from torch import Tensor
 
 import zloss
 from zloss.lab.records import Record, provenance, write_records
 
 RECORDS = Path(__file__).parent / "records"
-BATCH, HIDDEN, ONE_BILLION_WORD = 200, 512, 793_471
+BATCH, HIDDEN = 200, 512
+CLASSES = (10_000, 100_000, 793_471)  # the last is the vocabulary of One Billion Word
 SEED = 0
 
 Step = Callable[[Tensor, Tensor], None]
 
 
-def softmax(
-    loss_of: Callable[[Tensor, Tensor, Tensor], Tensor],  # h, weight, target
-    classes: int,
-    device: torch.device,
-) -> Step:
-    linear = nn.Linear(HIDDEN, classes, bias=False, device=device)
-    optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
+@dataclass(frozen=True)
+class Entry:
+    """One line of the benchmark."""
+
+    name: str
+    head: str = "dense"
+    loss: str = ""
+    options: tuple[tuple[str, Any], ...] = ()
+    precision: str = "float32"  # of matrix products
+    targets: tuple[str, ...] = ("uniform",)
+    batches: tuple[int, ...] = (BATCH,)
+    lr: float = 0.1
+    gpu_only: bool = False
+    loss_tolerance: float = 1e-4  # of the gate: float32 sums over some hundred classes
+
+    @property
+    def config(self) -> zloss.HeadConfig:
+        return zloss.HeadConfig(head=self.head, loss=self.loss, options=dict(self.options))
+
+    def missing(self, device: torch.device) -> str | None:
+        """Why it cannot run here."""
+        if self.gpu_only and device.type != "cuda":
+            return "needs a GPU"
+        return zloss.softmax_implementations(device).get(dict(self.options).get("softmax", "logits"))
+
+
+BOTH = ("uniform", "zipf")
+LARGE_BATCHES = (200, 1000, 4000)
+FACTORED = Entry("factored", "factored", lr=50.0)
+ENTRIES = (
+    FACTORED,
+    Entry("dense softmax"),
+    Entry("dense softmax, TF32", precision="tf32", gpu_only=True),
+    Entry("dense softmax, linear_cross_entropy", options=(("softmax", "linear_cross_entropy"),)),
+    Entry("dense softmax, Liger", options=(("softmax", "liger"),), loss_tolerance=2e-3),  # TF32 inside
+    # In bfloat16, which has three digits.
+    Entry("dense softmax, CCE", options=(("softmax", "cut_cross_entropy"),), loss_tolerance=2e-2),
+    Entry("dense softmax, CCE exact", options=(("softmax", "cut_cross_entropy_exact"),), loss_tolerance=2e-2),
+    Entry("hierarchical softmax", "hierarchical", targets=BOTH),
+    Entry("adaptive softmax", "adaptive", targets=BOTH),
+    # An estimate: 8192 samples know the sum over 500 classes to a few percent.
+    Entry("sampled softmax", "sampled", options=(("num_samples", 8192),), loss_tolerance=5e-2),
+    Entry("NCE", "sampled", "nce", options=(("num_samples", 8192),), loss_tolerance=float("inf")),  # no such identity
+    Entry("dense Z-loss", "dense", "z_loss", lr=50.0, batches=LARGE_BATCHES),
+    Entry("Gram Z-loss", "gram", "z_loss", lr=50.0, batches=LARGE_BATCHES),
+)
+
+
+@contextmanager
+def products_in(precision: str) -> Iterator[None]:
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def training_step(entry: Entry, classes: int, device: torch.device) -> Step:
+    head = entry.config.build(HIDDEN, classes, device=device)
+    optimizer = head.sgd(entry.lr)
 
     def step(h: Tensor, target: Tensor) -> None:
-        optimizer.zero_grad()
-        loss_of(h, linear.weight, target).backward()
-        optimizer.step()
+        with products_in(entry.precision):
+            head(h, target).backward()
+            optimizer.step()
+            optimizer.zero_grad()
 
     return step
 
 
-def plain_cross_entropy(h: Tensor, weight: Tensor, target: Tensor) -> Tensor:
-    return F.cross_entropy(F.linear(h, weight), target)
-
-
-def factored_z_loss(classes: int, device: torch.device) -> Step:
-    layer = zloss.FactoredLinear(HIDDEN, classes, device=device)
-    optimizer = zloss.FactoredSGD(layer, lr=classes / 100)  # any rate takes the same time
-    loss = zloss.ZLoss(a=0.1, b=10.0)
-
-    def step(h: Tensor, target: Tensor) -> None:
-        loss(layer(h, target)).backward()
-        optimizer.step()
-
-    return step
-
-
-def refactor(classes: int, device: torch.device) -> Step:
+def refactor_step(classes: int, device: torch.device) -> Step:
     layer = zloss.FactoredLinear(HIDDEN, classes, device=device)
     return lambda h, target: layer.refactor()
 
 
-def time_ms(step: Step, h: Tensor, target: Tensor) -> float:
+def draw_targets(law: str, classes: int, batch: int, generator: torch.Generator) -> Tensor:
+    if law == "uniform":
+        return torch.randint(classes, (batch,), generator=generator)
+    # P(class < c) = log(c + 1) / log(C + 1): what sums of 1 / (c + 1) come to.
+    u = torch.rand(batch, generator=generator, dtype=torch.float64)
+    return ((u * torch.log(torch.tensor(classes + 1.0))).exp() - 1).long().clamp(0, classes - 1)
+
+
+def gate(entry: Entry, device: torch.device) -> None:
+    """The loss of a head must be that of its definition before its time means anything."""
+    torch.manual_seed(SEED)
+    head = entry.config.build(32, 500, device=device)
+    h, target = torch.randn(24, 32, device=device), torch.randint(500, (24,), device=device)
+    for _ in range(3):
+        value = head(h, target)
+        if head.is_likelihood:
+            expected = -head.target_log_prob(h, target).mean()
+        else:
+            assert isinstance(head, zloss.SphericalOutput | zloss.DenseOutput), "the others are likelihoods"
+            expected = zloss.ZLoss(a=0.1, b=10.0)(head.logits(h), target)
+        error = ((value - expected) / expected).abs().item()
+        if not error <= entry.loss_tolerance:
+            raise SystemExit(f"{entry.name}: the loss is off by {error:.1e}; not measuring a wrong result")
+        optimizer = head.sgd(entry.lr)
+        value.backward()
+        optimizer.step()
+
+
+def elapsed_ms(step: Step, h: Tensor, target: Tensor, burst: int) -> float:
     h = h.clone().requires_grad_()
     _wait_for(h.device)
     start = time.perf_counter()
-    step(h, target)
+    for _ in range(burst):
+        step(h, target)
     _wait_for(h.device)
-    return 1000 * (time.perf_counter() - start)
+    return 1000 * (time.perf_counter() - start) / burst
 
 
 def _wait_for(device: torch.device) -> None:
@@ -80,83 +158,162 @@ def _wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def gate(device: torch.device) -> None:
-    """The factored step must be the dense step before its time means anything."""
-    linear = nn.Linear(32, 500, bias=False, device=device)
-    factored, dense = zloss.FactoredLinear.from_linear(linear), zloss.DenseLinear.from_linear(linear)
-    optimizers = [zloss.FactoredSGD(factored, lr=20.0), torch.optim.SGD(dense.parameters(), lr=20.0)]
-    for _ in range(20):
-        h, target = torch.randn(24, 32, device=device), torch.randint(500, (24,), device=device)
-        for layer, optimizer in zip((factored, dense), optimizers, strict=True):
-            optimizer.zero_grad()
-            zloss.ZLoss(a=0.1, b=10.0)(layer(h, target)).backward()
-            optimizer.step()
-    error = (factored.weight() - dense.weight()).norm() / dense.weight().norm()
-    if not error < 1e-5:
-        raise SystemExit(f"the factored step is off by {error:.1e}: not measuring a wrong result")
-
-
-def measure(heads: dict[tuple[str, str, int], tuple[Step, int]], device: torch.device) -> list[Record]:
-    """Interleave the heads; `repeats` says how often each takes part."""
-    where = provenance(device)  # now: the checkout may change before the end
+def by_turns(steps: list[Step], case: "Case", repeats: int, device: torch.device) -> list[list[float]]:
+    """Times of each step, taken in turns, on the same batches."""
     generator = torch.Generator().manual_seed(SEED)
-    times: dict[tuple[str, str, int], list[float]] = {key: [] for key in heads}
-    rounds = max(repeats for _, repeats in heads.values())
-    for turn in track(range(-1, rounds), description="measuring"):
-        h = torch.randn(BATCH, HIDDEN, generator=generator).relu().to(device)
-        for key, (step, repeats) in heads.items():
-            if turn < repeats:
-                target = torch.randint(key[2], (BATCH,), generator=generator).to(device)
-                elapsed = time_ms(step, h, target)
-                if turn >= 0:  # the first turn warms up
-                    times[key].append(elapsed)
-    return [_record(key, values) | where for key, values in times.items()]
+    burst = 10 if device.type == "cuda" else 1
+    times: list[list[float]] = [[] for _ in steps]
+    for turn in range(-1, repeats):
+        h = torch.randn(case.batch, HIDDEN, generator=generator).relu().to(device)
+        target = draw_targets(case.targets, case.classes, case.batch, generator).to(device)
+        for step, own in zip(steps, times, strict=True):
+            elapsed = elapsed_ms(step, h, target, burst)
+            if turn >= 0:  # the first turn warms up
+                own.append(elapsed)
+    return times
 
 
-def _record(key: tuple[str, str, int], values: list[float]) -> Record:
-    head, loss, classes = key
+@dataclass(frozen=True)
+class Case:
+    """What is measured at a time: a head at one size."""
+
+    entry: Entry
+    classes: int
+    batch: int
+    targets: str
+
+    def record(self) -> Record:
+        config = self.entry.config
+        return {
+            "suite": "output_layer",
+            "name": self.entry.name,
+            "head": config.head,
+            "loss": config.loss,
+            "options": dict(self.entry.options),
+            "precision": self.entry.precision,
+            "batch": self.batch,
+            "hidden": HIDDEN,
+            "classes": self.classes,
+            "targets": self.targets,
+            "seed": SEED,
+        }
+
+
+def measure(case: Case, device: torch.device) -> Record:
+    torch.manual_seed(SEED)
+    steps = [training_step(case.entry, case.classes, device)]
+    repeats = 30 if device.type == "cuda" else _cpu_repeats(steps[0], case)
+    if case.entry != FACTORED:
+        steps.append(training_step(FACTORED, case.classes, device))
+    times = by_turns(steps, case, repeats, device)
+    factored = statistics.median(times[-1])
+    return _times(times[0]) | {"ratio_to_factored": round(statistics.median(times[0]) / factored, 4)}
+
+
+def _cpu_repeats(step: Step, case: Case) -> int:
+    """Five for what takes seconds, thirty for what takes milliseconds."""
+    generator = torch.Generator().manual_seed(SEED)
+    target = draw_targets(case.targets, case.classes, case.batch, generator)
+    return 5 if elapsed_ms(step, torch.randn(case.batch, HIDDEN), target, 1) > 300 else 30
+
+
+def _times(values: list[float]) -> Record:
     return {
-        "suite": "output_layer",
-        "head": head,
-        "loss": loss,
-        "batch": BATCH,
-        "hidden": HIDDEN,
-        "classes": classes,
         "time_ms": round(statistics.median(values), 4),
         "time_ms_range": [round(min(values), 4), round(max(values), 4)],
         "repeats": len(values),
-        "seed": SEED,
     }
+
+
+def peak_bytes(case: Case, device: torch.device) -> int:
+    """Most memory in use during two steps: on a GPU by torch's count, on a CPU that of a process of its own."""
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        _two_steps(case, device)
+        return torch.cuda.max_memory_allocated(device) - before
+    place = (case.entry.name, str(case.classes), str(case.batch), case.targets)
+    done = subprocess.run([sys.executable, __file__, "--peak", *place], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+def _two_steps(case: Case, device: torch.device) -> None:
+    step, generator = training_step(case.entry, case.classes, device), torch.Generator().manual_seed(SEED)
+    for _ in range(2):
+        h = torch.randn(case.batch, HIDDEN, generator=generator).to(device).requires_grad_()
+        step(h, draw_targets(case.targets, case.classes, case.batch, generator).to(device))
+    _wait_for(device)
+
+
+def print_own_peak(case: Case) -> None:
+    """The high-water mark of this process over what it needed to start, in bytes."""
+    start = _status_bytes("VmRSS")
+    _two_steps(case, torch.device("cpu"))
+    print(_status_bytes("VmHWM") - start)
+
+
+def _status_bytes(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field + ":"))
+
+
+def all_cases(names: list[str], sizes: list[int]) -> Iterator[Case]:
+    for entry in ENTRIES:
+        if names and entry.name not in names:
+            continue
+        for classes in sizes:
+            for batch in entry.batches if classes == CLASSES[1] else entry.batches[:1]:
+                for targets in entry.targets:
+                    yield Case(entry, classes, batch, targets)
+
+
+def run(names: list[str], sizes: list[int], device: torch.device) -> list[Record]:
+    where, records = provenance(device), []  # provenance now: the checkout may change before the end
+    cases = list(all_cases(names, sizes))
+    for entry in {case.entry: None for case in cases if case.entry.missing(device) is None}:
+        gate(entry, device)
+    with Progress() as progress:
+        bar = progress.add_task("measuring", total=len(cases))
+        for case in cases:
+            progress.update(bar, description=f"{case.entry.name}, {case.classes:,} classes, B = {case.batch}")
+            if missing := case.entry.missing(device):
+                result: Record = {"time_ms": None, "peak_bytes": None, "missing": missing}
+            else:
+                result = measure(case, device) | {"peak_bytes": peak_bytes(case, device)}
+            records.append(case.record() | result | where)
+            progress.advance(bar)
+    return [*records, _refactor_record(device) | where]
+
+
+def _refactor_record(device: torch.device) -> Record:
+    case = Case(FACTORED, CLASSES[-1], BATCH, "uniform")
+    step = refactor_step(case.classes, device)
+    return case.record() | {"name": "refactor"} | _times(by_turns([step], case, 3, device)[0])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default="cpu", choices=["cpu"] + ["cuda"] * torch.cuda.is_available())
     parser.add_argument("--output", type=Path, help="file to write; records/output_layer.DEVICE.jsonl by default")
+    parser.add_argument("--only", nargs="*", default=[], metavar="NAME", help="some heads only; needs --output")
+    parser.add_argument("--classes", nargs="*", type=int, default=list(CLASSES), help="some sizes only; needs --output")
+    parser.add_argument("--peak", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.peak:
+        name, classes, batch, targets = arguments.peak
+        entry = next(entry for entry in ENTRIES if entry.name == name)
+        print_own_peak(Case(entry, int(classes), int(batch), targets))
+        return
+    if (arguments.only or tuple(arguments.classes) != CLASSES) and not arguments.output:
+        parser.error("a part of the benchmark would replace the whole record: name another file with --output")
     device = torch.device(arguments.device)
-    torch.manual_seed(SEED)
-    gate(device)
-    few, many = (5, 30) if device.type == "cpu" else (30, 200)
-    records = []
-    # In groups, because three dense layers at once would not fit into memory.
-    dense = {("dense", "softmax", ONE_BILLION_WORD): (softmax(plain_cross_entropy, ONE_BILLION_WORD, device), few)}
-    factored = ("factored", "z_loss", ONE_BILLION_WORD), (factored_z_loss(ONE_BILLION_WORD, device), many)
-    records += measure(dense | dict([factored]), device)
-    del dense
-    if hasattr(F, "linear_cross_entropy"):
-        key = ("dense, linear_cross_entropy", "softmax", ONE_BILLION_WORD)
-        chunked = softmax(F.linear_cross_entropy, ONE_BILLION_WORD, device)  # torch's own, with its default chunks
-        records += measure({key: (chunked, few)}, device)
-    records += measure(
-        {("factored", "z_loss", classes): (factored_z_loss(classes, device), many) for classes in (10_000, 1_000_000)},
-        device,
-    )
-    records += measure({("refactor", "any", ONE_BILLION_WORD): (refactor(ONE_BILLION_WORD, device), 3)}, device)
-    output = arguments.output or RECORDS / f"output_layer.{device.type}.jsonl"
-    write_records(output, records)
+    records = run(arguments.only, arguments.classes, device)
+    write_records(arguments.output or RECORDS / f"output_layer.{device.type}.jsonl", records)
     for record in records:
-        print(f"{record['head']:>28} {record['classes']:>9,} classes {record['time_ms']:>10.2f} ms")
+        time_ms = "missing" if record["time_ms"] is None else f"{record['time_ms']:.2f} ms"
+        print(f"{record['name']:>36} {record['classes']:>9,} classes B = {record['batch']:>4} {time_ms:>14}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Streaming metrics of ranks. Compute the ranks once (`layer.rank`), then feed them to as many metrics as you like.
+"""Streaming metrics: of ranks, computed once (`layer.rank`) and fed to as many metrics as you like, and perplexity.
 
 The rank of a target is **1 + the number of classes that score strictly higher**: the best possible is 1, and equal
 scores share the better rank. A rank of 0 stands for an ignored target and counts for nothing.
 """
 
+import math
 from abc import ABC, abstractmethod
 
 import torch
@@ -76,3 +77,41 @@ class MeanReciprocalRank(_RankMetric):
 
     def _score(self, ranks: Tensor) -> Tensor:
         return 1 / ranks.double()
+
+
+class Perplexity:
+    """`exp` of the mean negative log-probability of the targets.
+
+    >>> metric = Perplexity()
+    >>> metric.update(torch.tensor([0.5, 0.25, 0.125]).log())
+    >>> round(metric.compute(), 6)
+    4.0
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._sums: Tensor | None = None  # (2,) sum of log-probabilities, their number
+
+    def update(self, log_prob: Tensor, *, counted: Tensor | None = None) -> None:
+        """Add log-probabilities, in a tensor of any shape; only those that are `counted`, where that is given."""
+        if not isinstance(log_prob, Tensor) or not log_prob.is_floating_point():
+            raise ValueError("log_prob must be a floating-point tensor")
+        counted = torch.ones_like(log_prob, dtype=torch.bool) if counted is None else counted
+        if counted.shape != log_prob.shape or counted.dtype != torch.bool:
+            raise ValueError(
+                f"counted must be a bool tensor of the shape of log_prob, {tuple(log_prob.shape)}, "
+                f"got {counted.dtype} {tuple(counted.shape)}"
+            )
+        total = torch.where(counted, log_prob.detach(), 0).sum(dtype=torch.float64)
+        sums = torch.stack([total, counted.sum(dtype=torch.float64)])
+        self._sums = sums if self._sums is None else self._sums + sums
+
+    def compute(self) -> float:
+        """The perplexity over all targets so far."""
+        total, count = (0, 0) if self._sums is None else self._sums.tolist()
+        if not count:
+            raise ValueError("no targets yet: call update(log_prob) with at least one that counts before compute()")
+        return math.exp(-total / count)

@@ -107,8 +107,7 @@ def clip_grad_norm_(
     parameters, layers = _parameters_and_layers(params_and_layers)
     grads = [p.grad for p in parameters if p.grad is not None]
     device = grads[0].device if grads else layers[0].V.device if layers else torch.device("cpu")
-    norms = [grad.norm(dtype=torch.float64 if device.type == "cpu" else None) for grad in grads]
-    norms += [layer.grad_norm() for layer in layers]
+    norms = [_entries(grad).norm(dtype=torch.float64) for grad in grads] + [layer.grad_norm() for layer in layers]
     total = torch.stack([norm.to(device).double() for norm in norms]).norm() if norms else torch.zeros(())
     if error_if_nonfinite and not total.isfinite():
         raise ValueError(f"the norm of the gradients is {total.item()}: nothing was clipped")
@@ -118,6 +117,11 @@ def clip_grad_norm_(
     for layer in layers:
         layer.scale_grad_(factor.to(layer.U.device, layer.U.dtype))
     return total
+
+
+def _entries(grad: Tensor) -> Tensor:
+    """All entries of a gradient that may differ from zero, each once."""
+    return grad.coalesce().values() if grad.is_sparse else grad
 
 
 def _parameters_and_layers(given: Any) -> tuple[list[Tensor], list[FactoredLinear]]:

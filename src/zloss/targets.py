@@ -5,7 +5,7 @@ per example or `(B, K)` for K, of any integer type, where `ignore_index` marks a
 Ragged lists of targets become rectangular by padding with `ignore_index`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -34,6 +34,10 @@ class Targets:
     def mean(self, values: Tensor) -> Tensor:  # (B, K) -> (B,)
         """Average one value per target into one per example; 0 where every target is ignored."""
         return torch.where(self.valid, values, 0).sum(1) / self.valid.sum(1).clamp_min(1)
+
+    def at(self, index: Tensor) -> "Targets":
+        """The same targets under other numbers."""
+        return replace(self, index=index)
 
     def to_tensor(self, ignore_index: int) -> Tensor:  # (B,) or (B, K)
         """Plain class indices again, for whoever knows nothing of this class."""

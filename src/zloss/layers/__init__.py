@@ -3,3 +3,4 @@
 from zloss.layers.dense import DenseLinear as DenseLinear
 from zloss.layers.factored import FactoredLinear as FactoredLinear
 from zloss.layers.faults import RefusedStepError as RefusedStepError
+from zloss.layers.gram import GramLinear as GramLinear

@@ -7,13 +7,13 @@ pass over V, in blocks and in place. U drifts in proportion to 1/C, so the passe
 The watch on it costs O(H^2) a step. On a GPU its verdict reaches the host late, on purpose: see `HealthMonitor`.
 """
 
-from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from zloss.layers.faults import DeviceReports
 from zloss.layers.gradient import RecordedGradient
 from zloss.layers.update import Step
 
@@ -35,22 +35,22 @@ def materialise_(V: Tensor, U: Tensor, omega: Tensor, product_dtype: torch.dtype
 
 
 def centred_moments(
-    V: Tensor, dtype: torch.dtype, product_dtype: torch.dtype
+    V: Tensor, dtype: torch.dtype, product_dtype: torch.dtype, *, block_bytes: int = _BLOCK_BYTES
 ) -> tuple[Tensor, Tensor]:  # (C, H) -> (H,), (H, H)
     """Mean row of V and Gram matrix of V with its mean row taken off, added up in `dtype`."""
     total = V.new_zeros(V.shape[1], dtype=dtype)
-    for block in _row_blocks(V, dtype):
+    for block in _row_blocks(V, dtype, block_bytes):
         total += block.to(dtype).sum(0)
     mean = total / V.shape[0]
     gram = V.new_zeros(V.shape[1], V.shape[1], dtype=dtype)
-    for block in _row_blocks(V, dtype):
+    for block in _row_blocks(V, dtype, block_bytes):
         centred = (block - mean).to(product_dtype)
         gram += centred.T @ centred
     return mean, gram
 
 
-def _row_blocks(V: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
-    return iter(V.split(max(1, _BLOCK_BYTES // (V.shape[1] * dtype.itemsize))))
+def _row_blocks(V: Tensor, dtype: torch.dtype, block_bytes: int = _BLOCK_BYTES) -> Iterator[Tensor]:
+    return iter(V.split(max(1, block_bytes // (V.shape[1] * dtype.itemsize))))
 
 
 def condition_of(U: Tensor, U_inv: Tensor) -> Tensor:  # ()
@@ -88,34 +88,19 @@ def assess(step: Step, grad: RecordedGradient, weight_decay: float, largest: flo
 
 
 class HealthMonitor:
-    """Carries the health of each step from the device to the host without waiting for it.
-
-    On a GPU the copy is queued behind the step and read once it has arrived, a few steps later. The host waits only
-    when it is `DEPTH` steps ahead, which leaves the GPU with work to do; so a verdict is never older than that.
-    """
-
-    DEPTH = 8
+    """Carries the health of each step, and the faults that stand, from the device to the host without waiting."""
 
     def __init__(self) -> None:
-        self._pending: deque[tuple[Tensor, torch.cuda.Event]] = deque()
+        self._reports = DeviceReports()
 
     def push(self, health: Tensor, fault: Tensor) -> None:
         """Send the health of a step, and the faults that stand, on their way."""
-        report = torch.cat([health, fault.double()[None]])
-        landing = torch.empty(report.shape, dtype=report.dtype, pin_memory=True)
-        landing.copy_(report, non_blocking=True)
-        event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(report.device))
-        self._pending.append((landing, event))
+        self._reports.push(torch.cat([health, fault.double()[None]]))
 
     def latest(self) -> tuple[Health, int] | None:
         """The newest health and fault bits that have arrived, or None."""
-        if len(self._pending) >= self.DEPTH:
-            self._pending[0][1].synchronize()
-        newest = None
-        while self._pending and self._pending[0][1].query():
-            newest = self._pending.popleft()[0]
-        if newest is None:
+        report = self._reports.latest()
+        if report is None:
             return None
-        *health, fault = newest.tolist()
+        *health, fault = report
         return Health(*health), int(fault)

@@ -1,12 +1,14 @@
 """The dense output layer: the definition that every other layer is tested against."""
 
+from typing import Self
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zloss.layers.ranking import LinearScores
 from zloss.stats import SphericalStats
-from zloss.targets import IGNORE_INDEX, checked_targets
+from zloss.targets import IGNORE_INDEX, Targets, checked_targets
 
 
 class DenseLinear(nn.Module):
@@ -35,11 +37,16 @@ class DenseLinear(nn.Module):
         self.ignore_index = ignore_index
 
     @property
+    def in_features(self) -> int:
+        """H."""
+        return self.linear.in_features
+
+    @property
     def num_classes(self) -> int:
         """C."""
         return self.linear.out_features
 
-    def forward(self, h: Tensor, target: Tensor) -> SphericalStats:
+    def forward(self, h: Tensor, target: Tensor | Targets) -> SphericalStats:
         return SphericalStats.from_logits(self.linear(h), target, ignore_index=self.ignore_index)
 
     def weight(self) -> Tensor:  # (C, H)
@@ -71,7 +78,7 @@ class DenseLinear(nn.Module):
         return _copy_of(self.linear)
 
     @classmethod
-    def from_linear(cls, linear: nn.Linear, *, ignore_index: int = IGNORE_INDEX) -> "DenseLinear":
+    def from_linear(cls, linear: nn.Linear, *, ignore_index: int = IGNORE_INDEX) -> Self:
         """A layer that starts from a copy of the weights of `linear`."""
         layer = cls(1, 1, device="meta", ignore_index=ignore_index)
         layer.linear = _copy_of(linear)

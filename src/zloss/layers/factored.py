@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from zloss.layers.faults import Fault
+from zloss.layers.inputs import check_hidden, check_same_device
 from zloss.layers.precision import exact_products
 from zloss.layers.ranking import LinearScores
 from zloss.layers.statistics import FactoredStatistics, Tape, with_bias_column
@@ -93,9 +94,8 @@ class FactoredLinear(FactoredWeight):
         target: Tensor,  # (B,) or (B, K)
     ) -> SphericalStats:
         """Statistics of the activations `h @ W.T`, differentiable in `h` and, through the record, in W."""
-        self._check_hidden(h)
-        if isinstance(target, Tensor) and target.device != h.device:
-            raise ValueError(f"h and target must be on one device, got {h.device} and {target.device}")
+        check_hidden(h, self.in_features, self.V)
+        check_same_device(h, target)
         parse = checked_targets if self.waits_for_device else parse_targets
         targets = parse(target, len(h), self.num_classes, self.ignore_index)
         tape = Tape(self)
@@ -178,23 +178,10 @@ class FactoredLinear(FactoredWeight):
         anchor.register_post_accumulate_grad_hook(lambda _: self.record(tape.take()))
         return anchor
 
-    def _check_hidden(self, h: Tensor) -> None:
-        if not isinstance(h, Tensor) or not h.is_floating_point():
-            got = f"dtype {h.dtype}" if isinstance(h, Tensor) else type(h).__name__
-            raise ValueError(f"h must be a floating-point tensor of shape (B, {self.in_features}), got {got}")
-        if h.dim() != 2 or h.shape[1] != self.in_features:
-            raise ValueError(
-                f"h must have shape (B, {self.in_features}), got {tuple(h.shape)}; flatten leading dimensions first"
-            )
-        if h.device != self.V.device:
-            raise ValueError(f"h is on {h.device} but the layer is on {self.V.device}")
-        if torch.promote_types(h.dtype, self.V.dtype) != self.V.dtype:
-            raise ValueError(f"h has dtype {h.dtype} but the layer holds {self.V.dtype}: convert one of them")
-
     def scores(self, h: Tensor) -> LinearScores:
         """The scores of all classes, to be evaluated piecewise; within `exact_products` where they should be exact."""
         self.raise_faults()
-        self._check_hidden(h)
+        check_hidden(h, self.in_features, self.V)
         if not h.isfinite().all():
             raise self._error(Fault.HIDDEN, math.nan)
         hs = with_bias_column(h.to(self.U.dtype), len(self.U))

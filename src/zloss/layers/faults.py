@@ -5,7 +5,11 @@ sets a bit there, takes no further step while any bit is set, and raises the sam
 the bits at hand: a few steps later, or at the next call that reads results anyway.
 """
 
+from collections import deque
 from enum import IntFlag
+
+import torch
+from torch import Tensor
 
 from zloss.targets import out_of_range_message
 
@@ -44,3 +48,33 @@ def fault_error(fault: Fault, safe_lr: float, num_classes: int) -> ValueError:
         f"use lr <= {safe_lr:.3g}, or FactoredLinear(..., synchronous=True), which applies such steps another way",
         safe_lr,
     )
+
+
+class DeviceReports:
+    """Carries small tensors from a GPU to the host without waiting for it.
+
+    A copy is queued behind the work that it reports on and read once it has arrived, a few steps later. The host waits
+    only when it is `DEPTH` reports ahead, which leaves the GPU with work to do; so a report is never older than that.
+    """
+
+    DEPTH = 8
+
+    def __init__(self) -> None:
+        self._pending: deque[tuple[Tensor, torch.cuda.Event]] = deque()
+
+    def push(self, report: Tensor) -> None:
+        """Send a report on its way."""
+        landing = torch.empty(report.shape, dtype=report.dtype, pin_memory=True)
+        landing.copy_(report, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(report.device))
+        self._pending.append((landing, event))
+
+    def latest(self) -> list[float] | None:
+        """The newest report that has arrived, or None."""
+        if len(self._pending) >= self.DEPTH:
+            self._pending[0][1].synchronize()
+        newest = None
+        while self._pending and self._pending[0][1].query():
+            newest = self._pending.popleft()[0]
+        return None if newest is None else newest.tolist()

@@ -157,3 +157,7 @@ class LinearScores(Scores):
     def rows(self, part: slice) -> "LinearScores":
         shift = None if self.row_shift is None else self.row_shift[part]
         return replace(self, queries=self.queries[part], row_shift=shift)
+
+    def transformed(self, transform: Callable[[Tensor], Tensor]) -> "LinearScores":
+        """The same scores seen through an elementwise function."""
+        return replace(self, transform=transform)

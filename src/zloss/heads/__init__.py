@@ -1,0 +1,14 @@
+"""Whole output layers behind one interface: `head(h, target) -> loss`, ranks and top-k over all classes."""
+
+from zloss.heads.adaptive import AdaptiveSoftmax as AdaptiveSoftmax
+from zloss.heads.clustering import Clustering as Clustering
+from zloss.heads.config import HeadConfig as HeadConfig
+from zloss.heads.dense import DenseOutput as DenseOutput
+from zloss.heads.head import Head as Head
+from zloss.heads.hierarchical import HierarchicalSoftmax as HierarchicalSoftmax
+from zloss.heads.sampled import SampledSoftmax as SampledSoftmax
+from zloss.heads.samplers import LogUniformSampler as LogUniformSampler
+from zloss.heads.samplers import UniformSampler as UniformSampler
+from zloss.heads.samplers import UnigramSampler as UnigramSampler
+from zloss.heads.softmax import softmax_implementations as softmax_implementations
+from zloss.heads.spherical import SphericalOutput as SphericalOutput

@@ -1,0 +1,49 @@
+"""An order of the classes other than that of their numbers: by frequency, or cluster by cluster."""
+
+import torch
+from torch import Tensor, nn
+
+
+class ClassOrder(nn.Module):
+    """A permutation of the classes, both ways; it moves and saves with the head that it belongs to.
+
+    Args:
+        order: the classes as they stand, a permutation of 0..C-1.
+
+    >>> order = ClassOrder.by_frequency(torch.tensor([3, 50, 7]))
+    >>> order.class_at(torch.tensor([0, 1, 2])), order.position_of(torch.tensor([0, 1, 2]))
+    (tensor([1, 2, 0]), tensor([2, 0, 1]))
+    """
+
+    classes: Tensor  # (C,) class at each position
+    positions: Tensor  # (C,) position of each class
+
+    def __init__(self, order: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("classes", order)
+        self.register_buffer(
+            "positions", torch.empty_like(order).scatter_(0, order, torch.arange(len(order)).to(order))
+        )
+
+    @classmethod
+    def by_frequency(cls, counts: Tensor) -> "ClassOrder":
+        """The most frequent class first; equally frequent ones in the order of their numbers."""
+        return cls(counts.argsort(descending=True, stable=True))
+
+    def position_of(self, classes: Tensor) -> Tensor:
+        """Where these classes stand."""
+        return self.positions[classes]
+
+    def class_at(self, positions: Tensor) -> Tensor:
+        """The classes that stand there."""
+        return self.classes[positions]
+
+
+def checked_counts(counts: Tensor, num_classes: int) -> Tensor:
+    """Refuse counts that are not one finite number >= 0 per class."""
+    if not isinstance(counts, Tensor) or counts.shape != (num_classes,):
+        got = tuple(counts.shape) if isinstance(counts, Tensor) else type(counts).__name__
+        raise ValueError(f"counts must be a tensor with one number per class, shape ({num_classes},), got {got}")
+    if counts.is_complex() or not (counts >= 0).all() or not counts.double().isfinite().all():
+        raise ValueError("counts must be finite numbers >= 0")
+    return counts

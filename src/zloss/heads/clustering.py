@@ -1,0 +1,59 @@
+"""Which cluster of a hierarchical softmax each class belongs to."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from zloss.heads.class_order import checked_counts
+
+
+@dataclass(frozen=True)
+class Clustering:
+    """All classes, cluster by cluster.
+
+    Make one with `in_order`, `by_frequency`, `by_labels` or `shuffled`. Without labels the clusters are of equal size,
+    up to one class, and about sqrt(C) in number: the layout in which a step costs least.
+
+    >>> Clustering.by_labels(torch.tensor([7, 5, 7, 9]))
+    Clustering(order=tensor([1, 0, 2, 3]), sizes=[1, 2, 1])
+    """
+
+    order: Tensor  # (C,) the classes of the first cluster, then those of the second, ...
+    sizes: list[int]  # of each cluster
+
+    @classmethod
+    def in_order(cls, num_classes: int, num_clusters: int | None = None) -> "Clustering":
+        """Neighbouring class numbers together: by frequency, where classes are numbered by frequency."""
+        return cls(torch.arange(num_classes), _equal_sizes(num_classes, num_clusters))
+
+    @classmethod
+    def by_frequency(cls, counts: Tensor, num_clusters: int | None = None) -> "Clustering":
+        """Equally frequent classes together, the most frequent in the first cluster."""
+        counts = checked_counts(counts, len(counts))
+        order = counts.cpu().argsort(descending=True, stable=True)
+        return cls(order, _equal_sizes(len(counts), num_clusters))
+
+    @classmethod
+    def by_labels(cls, labels: Tensor) -> "Clustering":
+        """Classes with the same label together, however many they are."""
+        if not isinstance(labels, Tensor) or labels.dim() != 1 or labels.is_floating_point() or labels.is_complex():
+            raise ValueError("labels must be a one-dimensional tensor of integers, one per class")
+        _, label, sizes = labels.cpu().unique(return_inverse=True, return_counts=True)
+        return cls(label.argsort(stable=True), sizes.tolist())
+
+    @classmethod
+    def shuffled(cls, num_classes: int, num_clusters: int | None = None, *, seed: int = 0) -> "Clustering":
+        """At random, the same for the same seed."""
+        order = torch.randperm(num_classes, generator=torch.Generator().manual_seed(seed))
+        return cls(order, _equal_sizes(num_classes, num_clusters))
+
+
+def _equal_sizes(num_classes: int, num_clusters: int | None) -> list[int]:
+    if num_clusters is None:
+        num_clusters = max(1, round(math.sqrt(num_classes)))
+    if not 1 <= num_clusters <= num_classes:
+        raise ValueError(f"expected between 1 and {num_classes} clusters, one per class, got {num_clusters}")
+    size, larger = divmod(num_classes, num_clusters)
+    return [size + 1] * larger + [size] * (num_clusters - larger)

@@ -1,0 +1,106 @@
+"""The dense head: any loss, every logit."""
+
+import torch
+from torch import Tensor, nn
+
+from zloss.heads.linear import LinearHead
+from zloss.heads.softmax import IGNORED, SoftmaxName, find_cross_entropy
+from zloss.layers.inputs import Admitted
+from zloss.layers.ranking import Scores
+from zloss.losses import SoftmaxCrossEntropy, ZNormalized
+from zloss.losses.dense import is_likelihood, log_prob_of
+from zloss.losses.loss import Loss
+from zloss.losses.reduction import reduce_loss
+from zloss.targets import IGNORE_INDEX
+
+# Logits held at a time where a whole row is needed at once: 256 MiB in float32.
+_ROW_ELEMENTS = 2**26
+
+
+class DenseOutput(LinearHead):
+    """`nn.Linear` and a loss on all of its logits, at O(B C H) a step: what every other head is measured against.
+
+    Args:
+        in_features: H, the width of the hidden layer.
+        num_classes: C.
+        loss: any loss of this library, or a module called as `loss(logits, target)`; by default
+            `SoftmaxCrossEntropy()`. It brings its reduction and its ignore_index.
+        softmax: how the softmax is computed, where the loss is `SoftmaxCrossEntropy`: "logits" forms them;
+            "linear_cross_entropy" (torch >= 2.13), "liger" (liger-kernel), "cut_cross_entropy" and
+            "cut_cross_entropy_exact" (cut-cross-entropy) do not. `zloss.softmax_implementations(device)` says which can
+            run where; one that cannot is refused when it is first used there.
+        bias, device, dtype: as in `nn.Linear`.
+
+    >>> head = DenseOutput(16, 1000)
+    >>> optimizer = torch.optim.Adam(head.parameters())
+    >>> head(torch.randn(4, 16), torch.tensor([7, 0, 999, -100])).backward()
+    >>> optimizer.step()
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        loss: nn.Module | None = None,
+        softmax: SoftmaxName = "logits",
+        bias: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        loss = SoftmaxCrossEntropy() if loss is None else loss
+        ignore_index = int(getattr(loss, "ignore_index", IGNORE_INDEX))
+        super().__init__(in_features, num_classes, bias=bias, device=device, dtype=dtype, ignore_index=ignore_index)
+        find_cross_entropy(softmax)
+        if softmax != "logits" and not isinstance(loss, SoftmaxCrossEntropy):
+            raise ValueError(f"softmax={softmax!r} computes SoftmaxCrossEntropy, not {type(loss).__name__}")
+        self.loss, self.softmax = loss, softmax
+
+    def forward(self, h: Tensor, target: Tensor, *, weight: Tensor | None = None) -> Tensor:
+        admitted = self._door.admit(h, target, self.linear.weight)
+        if isinstance(self.loss, SoftmaxCrossEntropy):
+            return admitted.conclude(self._softmax_loss(self.loss, admitted, weight))
+        logits = self.linear(admitted.h)
+        if isinstance(self.loss, Loss | ZNormalized):
+            options = {} if weight is None else {"weight": weight}
+            return admitted.conclude(self.loss(logits, admitted.targets, **options))
+        if weight is not None or admitted.targets.shape[1] > 1:
+            raise ValueError(
+                f"{type(self.loss).__name__} is not of this library: it takes one target per example and no row weights"
+            )
+        return admitted.conclude(self.loss(logits, admitted.targets.to_tensor(self.ignore_index)))
+
+    def _softmax_loss(self, loss: SoftmaxCrossEntropy, admitted: Admitted, row_weight: Tensor | None) -> Tensor:
+        targets, classes = admitted.targets, self.linear.weight
+        cross_entropy = find_cross_entropy(self.softmax, classes.device)
+        pairs = admitted.h.repeat_interleave(targets.shape[1], 0) if targets.shape[1] > 1 else admitted.h
+        flat = torch.where(targets.valid, targets.index, IGNORED).flatten()
+        if targets.shape[1] == 1 and row_weight is None and loss.reduction != "none":
+            # A single sum spares the fused ones a second pass.
+            total = cross_entropy(pairs, classes, self.linear.bias, flat, "sum")
+            return total if loss.reduction == "sum" else total / targets.counted.sum().clamp_min(1)
+        per_target = cross_entropy(pairs, classes, self.linear.bias, flat, "none").reshape(targets.shape)
+        return reduce_loss(targets.mean(per_target), targets.counted, loss.reduction, row_weight)
+
+    def scores(self, h: Tensor) -> Scores:
+        scores = self.activations(h)
+        return scores.transformed(self.loss.score) if isinstance(self.loss, Loss | ZNormalized) else scores
+
+    @property
+    def is_likelihood(self) -> bool:
+        return is_likelihood(self.loss)
+
+    def log_prob(self, h: Tensor) -> Tensor:  # (B, C)
+        """Log-probabilities of all classes, without gradient."""
+        self._require_likelihood()
+        return log_prob_of(self.loss, self.logits(h))
+
+    def target_log_prob(self, h: Tensor, target: Tensor) -> Tensor:  # as target
+        if not isinstance(self.loss, ZNormalized):
+            return super().target_log_prob(h, target)
+        # Normalisation needs the whole row, so a few rows at a time.
+        targets = self._positions(target, len(h))
+        rows = max(1, _ROW_ELEMENTS // self.num_classes)
+        parts = zip(h.split(rows), targets.index.split(rows), strict=True)
+        log_prob = torch.cat([self.log_prob(part).gather(1, index) for part, index in parts])
+        return torch.where(targets.valid, log_prob, 0).reshape(target.shape)

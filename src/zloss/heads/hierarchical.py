@@ -1,0 +1,233 @@
+"""The two-level hierarchical softmax: first the cluster, then the class in the cluster, at O(sqrt(C)) an example."""
+
+import math
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from zloss.heads.blocks import RowBlocks, block_linear
+from zloss.heads.class_order import ClassOrder
+from zloss.heads.clustering import Clustering
+from zloss.heads.head import Head
+from zloss.layers.ranking import LinearScores, Scores
+from zloss.losses.reduction import Reduction, check_reduction, reduce_loss
+from zloss.targets import IGNORE_INDEX
+
+# Scores of members held at a time in evaluation: 256 MiB in float32.
+_MEMBER_ELEMENTS = 2**26
+
+
+class HierarchicalSoftmax(Head):
+    """`p(class | h) = p(cluster | h) p(class | cluster, h)`, two softmaxes over about sqrt(C) each.
+
+    An exact probability model: probabilities sum to one over all classes. A training step looks at the clusters and at
+    the members of the targets' clusters only; examples of the same cluster share one product. Gradients of the members'
+    weights are row-sparse, as `torch.optim.SGD`, `Adagrad` and `SparseAdam` take them.
+
+    Args:
+        in_features: H, the width of the hidden layer.
+        num_classes: C.
+        clusters: a `Clustering`, or how many clusters of equal size, by default about sqrt(C). Without a `Clustering`
+            or `counts` neighbouring class numbers go together: classes should be numbered by frequency.
+        counts: how often each class occurs, for clusters by frequency.
+        bias: one more weight per cluster and per class.
+        implementation: of the second level, see `block_linear`: "triton" on GPUs, "torch" anywhere, "auto" the first
+            where triton is installed.
+        reduction: "mean" over the rows that are not ignored, "sum", or "none" for one value per example.
+        ignore_index: the target that counts for nothing.
+
+    >>> head = HierarchicalSoftmax(16, 1000)
+    >>> head.blocks
+    RowBlocks(1000 rows in 32 blocks of at most 32)
+    >>> optimizer = head.sgd(lr=0.1)
+    >>> head(torch.randn(4, 16), torch.tensor([7, 0, 999, -100])).backward()
+    >>> head.members.grad.layout
+    torch.sparse_coo
+    >>> optimizer.step()
+
+    Reference: Morin and Bengio, Hierarchical probabilistic neural network language model, 2005; the two levels are
+    those of Goodman, Classes for fast maximum entropy training, 2001.
+    """
+
+    is_row_sparse = True
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        clusters: Clustering | int | None = None,
+        counts: Tensor | None = None,
+        bias: bool = False,
+        implementation: str = "auto",
+        reduction: Reduction = "mean",
+        ignore_index: int = IGNORE_INDEX,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(in_features, num_classes, ignore_index=ignore_index)
+        check_reduction(reduction)
+        clustering = _clustering(num_classes, clusters, counts)
+        self.reduction: Reduction = reduction
+        self.implementation = implementation
+        self.order = ClassOrder(clustering.order.to(device))
+        self.blocks = RowBlocks(clustering.sizes, device=device)
+        self.clusters = nn.Linear(in_features, self.blocks.num_blocks, bias=bias, device=device, dtype=dtype)
+        self.members = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))
+        self.member_bias = nn.Parameter(torch.empty(num_classes, device=device, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw new weights, distributed as those of `nn.Linear`."""
+        self.clusters.reset_parameters()
+        bound = 1 / math.sqrt(self.in_features)
+        for parameter in (self.members, self.member_bias):
+            if parameter is not None:
+                nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(self, h: Tensor, target: Tensor, *, weight: Tensor | None = None) -> Tensor:
+        admitted = self._door.admit(h, target, self.clusters.weight)
+        targets = admitted.targets
+        loss = targets.mean(-self._log_prob_of(admitted.h, self.order.position_of(targets.index)))
+        return admitted.conclude(reduce_loss(loss, targets.counted, self.reduction, weight))
+
+    def _log_prob_of(self, h: Tensor, positions: Tensor) -> Tensor:  # (B, H), (B, K) -> (B, K)
+        block = self.block_of(positions)
+        of_cluster = _log_softmax(self.clusters(h)).gather(1, block)
+        pairs = h.repeat_interleave(positions.shape[1], 0) if positions.shape[1] > 1 else h
+        scores = block_linear(
+            pairs, self.members, self.member_bias, block.flatten(), self.blocks, implementation=self.implementation
+        )
+        member = positions - self.blocks.offsets[block]
+        of_member = _log_softmax(scores).gather(1, member.reshape(-1, 1))
+        return of_cluster + of_member.reshape(positions.shape)
+
+    def block_of(self, positions: Tensor) -> Tensor:
+        """The cluster of each position."""
+        return torch.searchsorted(self.blocks.offsets[1:], positions, right=True)
+
+    def scores(self, h: Tensor) -> Scores:
+        return HierarchicalScores(self, h)
+
+    def target_log_prob(self, h: Tensor, target: Tensor) -> Tensor:  # as target
+        """Log-probability of each target, at the cost of a training step; 0 for an ignored target."""
+        with self._evaluation(h):
+            targets, rows = self._positions(target, len(h)), max(1, _MEMBER_ELEMENTS // self.blocks.largest)
+            parts = zip(h.to(self.members.dtype).split(rows), targets.index.split(rows), strict=True)
+            log_prob = torch.cat([self._log_prob_of(part, index) for part, index in parts])
+            return torch.where(targets.valid, log_prob, 0).reshape(target.shape)
+
+    def position_of(self, classes: Tensor) -> Tensor:
+        return self.order.position_of(classes)
+
+    def class_at(self, positions: Tensor) -> Tensor:
+        return self.order.class_at(positions)
+
+    @property
+    def reference_weight(self) -> Tensor:
+        return self.clusters.weight
+
+    def _log_normalizer(self, scores: Scores) -> Tensor:
+        return torch.zeros(scores.num_rows, device=self.members.device, dtype=self.members.dtype)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[prefix + "offsets"] = self.blocks.offsets
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        offsets = state_dict.get(prefix + "offsets")
+        if offsets is not None and not torch.equal(offsets.cpu(), self.blocks.offsets.cpu()):
+            error_msgs.append(
+                f"the clusters of the checkpoint ({len(offsets) - 1} of them) have other sizes than those of this head "
+                f"({self.blocks.num_blocks}): build it with the same `clusters`"
+            )
+            return
+        rest = {name: value for name, value in state_dict.items() if name != prefix + "offsets"}
+        super()._load_from_state_dict(rest, prefix, metadata, strict, missing_keys, unexpected_keys, error_msgs)
+        if prefix + "offsets" in unexpected_keys:
+            unexpected_keys.remove(prefix + "offsets")
+
+
+class HierarchicalScores(Scores):
+    """Log-probabilities of all classes, cluster by cluster: a member's activation, shifted by its cluster's."""
+
+    def __init__(self, head: HierarchicalSoftmax, h: Tensor) -> None:
+        self.head, self.h = head, h
+        self.activations = LinearScores(h, head.members, class_bias=head.member_bias)
+
+    @property
+    def num_rows(self) -> int:
+        return self.h.shape[0]
+
+    @property
+    def num_classes(self) -> int:
+        return self.head.num_classes
+
+    def block(self, start: int, stop: int) -> Tensor:
+        block = self.head.block_of(torch.arange(start, stop, device=self.h.device))
+        return self.activations.block(start, stop).add_(self.shift[:, block])
+
+    def own(self, classes: Tensor) -> Tensor:
+        return self.activations.own(classes) + self.shift.gather(1, self.head.block_of(classes)[:, None])[:, 0]
+
+    def rows(self, part: slice) -> "HierarchicalScores":
+        return HierarchicalScores(self.head, self.h[part])
+
+    @cached_property
+    def shift(self) -> Tensor:  # (B, clusters)
+        """`log p(cluster) - log sum of exp` of the activations of its members."""
+        of_cluster = _log_softmax(self.head.clusters(self.h))
+        return of_cluster - torch.cat([self._normalizers(run) for run in self._runs()], 1)
+
+    def _normalizers(self, run: "_Run") -> Tensor:  # (B, clusters of the run)
+        activations = self.activations.block(run.start, run.start + run.clusters * run.size)
+        return activations.reshape(self.num_rows, run.clusters, run.size).logsumexp(2)
+
+    def _runs(self) -> Iterator["_Run"]:
+        """Consecutive clusters of equal size, few enough that their activations fit into a bounded block."""
+        start = 0
+        for size, same in groupby(self.head.blocks.sizes.tolist()):
+            left = len(list(same))
+            at_a_time = max(1, _MEMBER_ELEMENTS // (size * max(1, self.num_rows)))
+            while left:
+                run = _Run(start, min(at_a_time, left), size)
+                yield run
+                start, left = start + run.clusters * size, left - run.clusters
+
+
+class _Run(NamedTuple):
+    start: int  # position of the first member
+    clusters: int
+    size: int  # members of each
+
+
+def _clustering(num_classes: int, clusters: Clustering | int | None, counts: Tensor | None) -> Clustering:
+    if isinstance(clusters, Clustering):
+        if counts is not None:
+            raise ValueError("give counts or a Clustering, not both: a Clustering is already made")
+        if len(clusters.order) != num_classes:
+            raise ValueError(f"the Clustering has {len(clusters.order)} classes, the head {num_classes}")
+        return clusters
+    if counts is None:
+        return Clustering.in_order(num_classes, clusters)
+    if len(counts) != num_classes:
+        raise ValueError(f"counts must have one number per class, {num_classes}, got {len(counts)}")
+    return Clustering.by_frequency(counts, clusters)
+
+
+def _log_softmax(logits: Tensor) -> Tensor:
+    return F.log_softmax(logits, dim=1, dtype=torch.promote_types(logits.dtype, torch.float32))

@@ -1,0 +1,37 @@
+"""Heads whose scores are those of one dense weight matrix, however it is trained."""
+
+import torch
+from torch import Tensor, nn
+
+from zloss.heads.head import Head
+from zloss.layers.ranking import LinearScores, Scores
+from zloss.targets import IGNORE_INDEX
+
+
+class LinearHead(Head):
+    """A head around an ordinary `nn.Linear`, which is its attribute `linear`."""
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        bias: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        ignore_index: int = IGNORE_INDEX,
+    ) -> None:
+        super().__init__(in_features, num_classes, ignore_index=ignore_index)
+        self.linear = nn.Linear(in_features, num_classes, bias=bias, device=device, dtype=dtype)
+
+    def activations(self, h: Tensor) -> LinearScores:
+        """`h @ W^T + b`, to be evaluated piecewise."""
+        return LinearScores(h, self.linear.weight, class_bias=self.linear.bias)
+
+    def scores(self, h: Tensor) -> Scores:
+        return self.activations(h)
+
+    def logits(self, h: Tensor) -> Tensor:  # (B, C)
+        """All activations, without gradient."""
+        with self._evaluation(h):
+            return self.activations(h.to(self.linear.weight.dtype)).all()

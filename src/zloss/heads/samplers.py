@@ -1,0 +1,249 @@
+r"""Samplers: which classes stand in for all the others in a step of `SampledSoftmax`.
+
+    classes = sampler.draw(8192)              with replacement, O(1) a sample, nothing waits for a GPU
+    log_q = sampler.log_prob(classes)         the probability of each class in one draw
+
+A sampler is a module, so that it moves and saves with the head that it belongs to. A new one derives from `Sampler` and
+supplies `draw` and `log_prob`.
+
+All of it is computed in float64. Float32 has 24 bits: with more than 2^24 classes it could not even name them all, and
+with fewer the rare ones would be drawn too often or never.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from typing import Literal, get_args
+
+import torch
+from torch import Generator, Tensor, nn
+
+from zloss.heads.class_order import ClassOrder, checked_counts
+
+SamplerName = Literal["log_uniform", "unigram", "uniform"]
+
+
+class Sampler(nn.Module, ABC):
+    """A fixed distribution q over the classes."""
+
+    _home: Tensor  # (0,) says where the sampler is; not every sampler has another tensor to tell by
+
+    def __init__(self, num_classes: int, *, device: torch.device | str | None = None) -> None:
+        super().__init__()
+        if num_classes < 1:
+            raise ValueError(f"num_classes must be at least 1, got {num_classes}")
+        self.num_classes = num_classes
+        self.register_buffer("_home", torch.empty(0, device=device), persistent=False)
+
+    @abstractmethod
+    def draw(self, num_samples: int, *, generator: Generator | None = None) -> Tensor:  # (S,) int64
+        """Independent draws from q, on the device of the sampler; from torch's global generator unless one is given."""
+
+    @abstractmethod
+    def log_prob(self, classes: Tensor) -> Tensor:  # as classes, float64
+        """`log q` of these classes; -inf for one that is never drawn."""
+
+    def _uniform(self, num_samples: int, generator: Generator | None) -> Tensor:  # (S,) float64 in [0, 1)
+        """Where all chance comes from.
+
+        Not `torch.randint`: it takes the remainder of 32 random bits, which at 10 million classes favours some of them
+        by 0.2 %.
+        """
+        if num_samples < 1:
+            raise ValueError(f"num_samples must be at least 1, got {num_samples}")
+        device = self._home.device
+        if generator is not None and generator.device.type != device.type:
+            raise ValueError(f"the generator is on {generator.device} but the sampler is on {device}")
+        return torch.rand(num_samples, generator=generator, dtype=torch.float64, device=device)
+
+    def _anywhere(self, num_samples: int, generator: Generator | None) -> Tensor:  # (S,) int64
+        """Draws among the numbers 0..C-1, all equally likely."""
+        # The product is rounded, and the bound is for u next to 1.
+        return (self._uniform(num_samples, generator) * self.num_classes).long().clamp_(max=self.num_classes - 1)
+
+    def extra_repr(self) -> str:
+        return f"num_classes={self.num_classes}"
+
+
+class UniformSampler(Sampler):
+    """Every class with the same probability.
+
+    >>> sampler = UniformSampler(1000)
+    >>> sampler.draw(5).shape, sampler.log_prob(torch.tensor([3])).exp()
+    (torch.Size([5]), tensor([0.0010], dtype=torch.float64))
+    """
+
+    def draw(self, num_samples: int, *, generator: Generator | None = None) -> Tensor:
+        return self._anywhere(num_samples, generator)
+
+    def log_prob(self, classes: Tensor) -> Tensor:
+        return torch.full(classes.shape, -math.log(self.num_classes), dtype=torch.float64, device=classes.device)
+
+
+class LogUniformSampler(Sampler):
+    r"""The class of rank k, from 0 on, with probability `log((k + 2) / (k + 1)) / log(C + 1)`: nearly Zipf's law.
+
+    It needs no counts, only the order of the classes, and no tables.
+
+    Args:
+        num_classes: C.
+        counts: how often each class occurs; orders the classes, the most frequent first. Without it they are taken to
+            be numbered in that order.
+
+    >>> LogUniformSampler(3).log_prob(torch.arange(3)).exp()    # log_4(2), log_4(3/2), log_4(4/3)
+    tensor([0.5000, 0.2925, 0.2075], dtype=torch.float64)
+    >>> LogUniformSampler(3, counts=torch.tensor([5, 1, 80])).log_prob(torch.arange(3)).exp()
+    tensor([0.2925, 0.2075, 0.5000], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        counts: Tensor | None = None,  # (C,)
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__(num_classes, device=device)
+        self.order: ClassOrder | None = None
+        if counts is not None:
+            self.order = ClassOrder.by_frequency(checked_counts(counts, num_classes)).to(self._home.device)
+
+    def draw(self, num_samples: int, *, generator: Generator | None = None) -> Tensor:
+        ranks = log_uniform_rank(self._uniform(num_samples, generator), self.num_classes)
+        return ranks if self.order is None else self.order.class_at(ranks)
+
+    def log_prob(self, classes: Tensor) -> Tensor:
+        ranks = classes if self.order is None else self.order.position_of(classes)
+        return (1 / (ranks.double() + 1)).log1p().log() - math.log(math.log(self.num_classes + 1))
+
+
+def log_uniform_rank(u: Tensor, num_classes: int) -> Tensor:  # in [0, 1) -> int64
+    """The inverse of the distribution function of the log-uniform ranks, `P(rank < k) = log(k + 1) / log(C + 1)`."""
+    ranks = (u * math.log(num_classes + 1)).exp().long() - 1
+    return ranks.clamp_(0, num_classes - 1)
+
+
+class UnigramSampler(Sampler):
+    """Each class with a probability in proportion to a power of its count, in O(1) by the alias method.
+
+    A class that never occurs is never drawn. As a target it does no harm to a sampled softmax, but nothing ever pushes
+    it down either: add one to all counts where that matters. Noise-contrastive estimation refuses such counts.
+
+    Args:
+        counts: how often each class occurs.
+        power: 1 draws classes as often as they occur, 0 all alike. The default is that of word2vec.
+
+    >>> sampler = UnigramSampler(torch.tensor([1, 16, 0]), power=0.75)
+    >>> sampler.log_prob(torch.arange(3)).exp()    # 1 and 8 parts of 9
+    tensor([0.1111, 0.8889, 0.0000], dtype=torch.float64)
+    >>> sampler.draw(1000).bincount(minlength=3)[2]
+    tensor(0)
+    """
+
+    # Both are the bits of float64 numbers. `model.to(torch.bfloat16)` converts every floating-point buffer that it
+    # finds, and three digits of a log-probability are not enough.
+    _keep_bits: Tensor  # (C,) int64
+    _log_q_bits: Tensor  # (C,) int64
+    alias: Tensor  # (C,) int64
+
+    def __init__(
+        self,
+        counts: Tensor,  # (C,)
+        *,
+        power: float = 0.75,
+        device: torch.device | str | None = None,
+    ) -> None:
+        weights = _powers(counts, power)
+        super().__init__(len(weights), device=device)
+        keep, alias = alias_table(weights)
+        log_q = (weights / weights.sum()).log()
+        self.power = power
+        self.register_buffer("_keep_bits", keep.view(torch.int64).to(self._home.device))
+        self.register_buffer("_log_q_bits", log_q.view(torch.int64).to(self._home.device))
+        self.register_buffer("alias", alias.to(self._home.device))
+
+    @property
+    def keep(self) -> Tensor:  # (C,) float64
+        """The probability with which a class that was hit stays; otherwise its `alias` takes its place."""
+        return self._keep_bits.view(torch.float64)
+
+    def draw(self, num_samples: int, *, generator: Generator | None = None) -> Tensor:
+        hit = self._anywhere(num_samples, generator)
+        stays = self._uniform(num_samples, generator) < self.keep[hit]
+        return torch.where(stays, hit, self.alias[hit])
+
+    def log_prob(self, classes: Tensor) -> Tensor:
+        return self._log_q_bits.view(torch.float64)[classes]
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, power={self.power}"
+
+
+def _powers(counts: Tensor, power: float) -> Tensor:  # (C,) float64, the largest is 1
+    """`counts ** power`, with the counts scaled first so that nothing overflows."""
+    if not (math.isfinite(power) and power >= 0):
+        raise ValueError(f"power must be a finite number >= 0, got {power}")
+    counts = checked_counts(counts, counts.numel() if isinstance(counts, Tensor) else 0)
+    if not counts.any():
+        raise ValueError("counts are all zero: at least one class must occur")
+    counts = counts.double()
+    return (counts / counts.max()) ** power
+
+
+def alias_table(weights: Tensor) -> tuple[Tensor, Tensor]:  # (C,) -> (C,) float64, (C,) int64
+    """Walker's alias table: hit a class i, all alike, keep it with probability keep[i], take alias[i] otherwise.
+
+    Scaled to mean 1, the weights fill C buckets of size 1. A light class leaves a deficit in its bucket, and a heavy
+    class has an excess. Lay all deficits end to end on a line, and all excesses on a second one: both lines are equally
+    long. A heavy class fills the deficits that begin along its own stretch. The last of them may reach beyond the end
+    of the stretch. The heavy class fills it all the same, which leaves a deficit in its own bucket, as large as the
+    overhang, and that deficit the next heavy class fills. So prefix sums and binary searches give the whole table, and
+    there is no loop over the classes (Hübschle-Schneider and Sanders, *Parallel Weighted Random Sampling*, 2019).
+    """
+    parts = weights.double() * (len(weights) / weights.sum(dtype=torch.float64))
+    keep, alias = parts.clamp(max=1), torch.arange(len(parts), device=parts.device)
+    light, heavy = (parts < 1).nonzero()[:, 0], (parts > 1).nonzero()[:, 0]
+    if not (len(light) and len(heavy)):  # all alike, up to rounding
+        return torch.ones_like(keep), alias
+    deficit, excess = 1 - parts[light], parts[heavy] - 1
+    deficit_end, excess_end = deficit.cumsum(0), excess.cumsum(0)
+    # Each begins exactly, to the last bit, where the one before ends: both searches must see the same order.
+    deficit_start = torch.cat([deficit_end.new_zeros(1), deficit_end[:-1]])
+    filler = torch.searchsorted(excess_end, deficit_start, right=True)  # the first that ends after the deficit starts
+    last_filled = torch.searchsorted(deficit_end, excess_end)  # the first that ends no earlier than the excess
+    # The bounds are for the very end of the lines, where rounding makes one a little longer than the other.
+    alias[light] = heavy[filler.clamp_(max=len(heavy) - 1)]
+    alias[heavy[:-1]] = heavy[1:]
+    keep[heavy[:-1]] = 1 - (deficit_end[last_filled.clamp_(max=len(light) - 1)] - excess_end)[:-1].clamp_(0, 1)
+    return keep, alias
+
+
+def make_sampler(
+    sampler: SamplerName | Sampler,
+    num_classes: int,
+    *,
+    counts: Tensor | None,  # (C,)
+    power: float,
+    device: torch.device,
+) -> Sampler:
+    """The sampler of this name, or the very one that was given, on the device of the head that wants it."""
+    if isinstance(sampler, Sampler):
+        return _own_sampler(sampler, num_classes, counts).to(device)
+    if sampler not in get_args(SamplerName):
+        raise ValueError(f"sampler must be one of {', '.join(get_args(SamplerName))} or a Sampler, got {sampler!r}")
+    if counts is not None:
+        counts = checked_counts(counts, num_classes)
+    if sampler == "uniform":
+        return UniformSampler(num_classes, device=device)
+    if sampler == "log_uniform":
+        return LogUniformSampler(num_classes, counts=counts, device=device)
+    if counts is None:
+        raise ValueError('sampler "unigram" needs counts=, how often each class occurs; "log_uniform" does without')
+    return UnigramSampler(counts, power=power, device=device)
+
+
+def _own_sampler(sampler: Sampler, num_classes: int, counts: Tensor | None) -> Sampler:
+    if sampler.num_classes != num_classes:
+        raise ValueError(f"the sampler draws from {sampler.num_classes} classes, but the head has {num_classes}")
+    if counts is not None:
+        raise ValueError("counts are for a sampler given by name: build this one with them instead")
+    return sampler

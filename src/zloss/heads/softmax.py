@@ -1,0 +1,124 @@
+"""Ways to compute the softmax cross-entropy of a linear layer. All give the same loss; they differ in time and memory.
+
+    logits                     the B x C logits are formed; torch alone, any device
+    linear_cross_entropy       torch >= 2.13: the batch in chunks, never all logits at once
+    liger                      Liger Kernel (pip install liger-kernel), on a GPU
+    cut_cross_entropy          Apple's CCE (pip install cut-cross-entropy), on a GPU, in half precision; leaves out
+                               small gradients, as is its default
+    cut_cross_entropy_exact    the same with every gradient
+
+The user names one; what cannot run here is refused with the reason, and nothing is swapped in silently.
+"""
+
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+SoftmaxName = Literal["logits", "linear_cross_entropy", "liger", "cut_cross_entropy", "cut_cross_entropy_exact"]
+IGNORED = -100  # what the functions below take for a target that does not count
+
+CrossEntropy = Callable[[Tensor, Tensor, Tensor | None, Tensor, str], Tensor]
+"""`(h (N, H), weight (C, H), bias (C,) or None, target (N,), reduction "none" or "sum") -> loss`."""
+
+
+def of_logits(h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, reduction: str) -> Tensor:
+    """The definition."""
+    logits = F.linear(h, weight, bias)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(logits, target, reduction=reduction, ignore_index=IGNORED)
+
+
+def linear_cross_entropy(h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, reduction: str) -> Tensor:
+    """Torch's own, with the chunks that it chooses."""
+    options = torch.nn.LinearCrossEntropyOptions()
+    result: Tensor = F.linear_cross_entropy(
+        h, weight, target, linear_bias=bias, reduction=reduction, ignore_index=IGNORED, options=options
+    )
+    return result
+
+
+def liger(h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, reduction: str) -> Tensor:
+    """Liger Kernel's fused linear cross-entropy, with its default chunks."""
+    function = importlib.import_module("liger_kernel.transformers.functional").liger_fused_linear_cross_entropy
+    result: Tensor = function(h, weight, target, bias, reduction=reduction, ignore_index=IGNORED)
+    return result
+
+
+def cut_cross_entropy(
+    h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, reduction: str, **options: Any
+) -> Tensor:
+    """Apple's cut cross-entropy. It computes in half precision: that of autocast where enabled, else bfloat16."""
+    function = importlib.import_module("cut_cross_entropy").linear_cross_entropy
+    if bias is not None:
+        if "bias" not in inspect.signature(function).parameters:
+            raise ValueError("the cut-cross-entropy that is installed takes no bias: use bias=False or a newer one")
+        options |= {"bias": bias}
+    autocast = torch.is_autocast_enabled(h.device.type)
+    half = torch.get_autocast_dtype(h.device.type) if autocast else torch.bfloat16
+    result: Tensor = function(
+        h.to(half), weight.to(half), target, reduction=reduction, ignore_index=IGNORED, impl="cce", **options
+    )
+    return result.float()
+
+
+def cut_cross_entropy_exact(h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, reduction: str) -> Tensor:
+    """The same without leaving out small gradients."""
+    return cut_cross_entropy(h, weight, bias, target, reduction, filter_eps=None)
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """A way to compute the softmax cross-entropy, and what it needs."""
+
+    cross_entropy: CrossEntropy
+    package: str | None = None  # to install with pip
+    needs_gpu: bool = False
+
+    def missing(self, device: torch.device | None) -> str | None:
+        """Why it cannot run on this device, or on any where none is named; None where it can."""
+        if self.cross_entropy is linear_cross_entropy and not hasattr(F, "linear_cross_entropy"):
+            return f"torch {torch.__version__} has no F.linear_cross_entropy: it came with torch 2.13"
+        if self.package is not None and importlib.util.find_spec(self.package.replace("-", "_")) is None:
+            return f"{self.package} is not installed: pip install {self.package}"
+        if self.needs_gpu and device is not None and device.type != "cuda":
+            return f"{self.package} runs on GPUs only, not on {device.type}"
+        return None
+
+
+IMPLEMENTATIONS: dict[str, Implementation] = {
+    "logits": Implementation(of_logits),
+    "linear_cross_entropy": Implementation(linear_cross_entropy),
+    "liger": Implementation(liger, "liger-kernel", needs_gpu=True),
+    "cut_cross_entropy": Implementation(cut_cross_entropy, "cut-cross-entropy", needs_gpu=True),
+    "cut_cross_entropy_exact": Implementation(cut_cross_entropy_exact, "cut-cross-entropy", needs_gpu=True),
+}
+assert tuple(IMPLEMENTATIONS) == get_args(SoftmaxName)
+
+
+def softmax_implementations(device: torch.device | str) -> dict[str, str | None]:
+    """Every implementation of the softmax by name, with the reason why it cannot run here, or None where it can.
+
+    >>> softmax_implementations("cpu")["logits"] is None
+    True
+    """
+    return {name: entry.missing(torch.device(device)) for name, entry in IMPLEMENTATIONS.items()}
+
+
+def find_cross_entropy(name: str, device: torch.device | None = None) -> CrossEntropy:
+    """The implementation of that name; `ValueError` with the reason and the choices where it cannot run.
+
+    Without a device only what is installed is looked at: a layer may still move.
+    """
+    if name not in IMPLEMENTATIONS:
+        raise ValueError(f"softmax must be one of {', '.join(IMPLEMENTATIONS)}, got {name!r}")
+    if reason := IMPLEMENTATIONS[name].missing(device):
+        here = [other for other, entry in IMPLEMENTATIONS.items() if entry.missing(device) is None]
+        raise ValueError(f"softmax={name!r} cannot run here: {reason}; what can: {', '.join(here)}")
+    return IMPLEMENTATIONS[name].cross_entropy

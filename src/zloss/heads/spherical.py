@@ -1,0 +1,67 @@
+"""Heads for spherical losses: a layer that yields `SphericalStats`, and a loss that is a function of them."""
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from zloss.heads.head import Head
+from zloss.layers import DenseLinear, FactoredLinear
+from zloss.layers.ranking import Scores
+from zloss.losses import SphericalLoss
+from zloss.optim import FactoredSGD
+
+
+class SphericalOutput(Head):
+    """A spherical loss on a layer that never forms logits: `FactoredLinear`, or `GramLinear` for any optimizer.
+
+    Args:
+        layer: `FactoredLinear`, `GramLinear` or, as a definition to compare with, `DenseLinear`.
+        loss: `ZLoss` or another spherical loss.
+
+    >>> head = SphericalOutput(zloss.FactoredLinear(16, 100_000), zloss.ZLoss(a=0.1, b=10))
+    >>> optimizer = head.sgd(lr=50.0)
+    >>> head(torch.randn(4, 16), torch.tensor([7, 0, 99_999, -100])).backward()
+    >>> optimizer.step()
+
+    Classes are ranked as the loss means it: by activation, or by probability where the loss is a likelihood.
+    """
+
+    def __init__(self, layer: FactoredLinear | DenseLinear, loss: SphericalLoss) -> None:
+        if not isinstance(layer, FactoredLinear | DenseLinear):
+            raise ValueError(f"layer must be a FactoredLinear, GramLinear or DenseLinear, got {type(layer).__name__}")
+        if not isinstance(loss, SphericalLoss):
+            raise ValueError(
+                f"{type(loss).__name__} is not a spherical loss, so it needs every logit: use ZLoss, SquaredError, "
+                "TaylorSoftmax or SphericalSoftmax here, or DenseOutput for any loss"
+            )
+        super().__init__(layer.in_features, layer.num_classes, ignore_index=layer.ignore_index)
+        self.layer, self.loss = layer, loss
+
+    def forward(self, h: Tensor, target: Tensor, *, weight: Tensor | None = None) -> Tensor:
+        if isinstance(self.layer, FactoredLinear):  # which looks after its inputs itself
+            loss: Tensor = self.loss(self.layer(h, target), weight=weight)
+            return loss
+        admitted = self._door.admit(h, target, self.reference_weight)
+        return admitted.conclude(self.loss(self.layer(admitted.h, admitted.targets), weight=weight))
+
+    def scores(self, h: Tensor) -> Scores:
+        return self.layer.scores(h).transformed(self.loss.score)
+
+    def logits(self, h: Tensor) -> Tensor:  # (B, C)
+        """All activations, without gradient."""
+        with self._evaluation(h):
+            return self.layer.logits(h)
+
+    @property
+    def is_likelihood(self) -> bool:
+        return self.loss.is_likelihood
+
+    @property
+    def reference_weight(self) -> Tensor:
+        return self.layer.V if isinstance(self.layer, FactoredLinear) else self.layer.linear.weight
+
+    def sgd(self, lr: float, *, weight_decay: float = 0.0) -> Optimizer:
+        """Plain SGD: `FactoredSGD` for a factored layer, which no other optimizer can train."""
+        if isinstance(self.layer, FactoredLinear):
+            return FactoredSGD(self.layer, lr, weight_decay=weight_decay)
+        return torch.optim.SGD(self.layer.parameters(), lr=lr, weight_decay=weight_decay)

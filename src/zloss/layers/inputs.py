@@ -1,0 +1,100 @@
+"""What an output layer is given, checked: the hidden batch and, beside it, the targets.
+
+Values are checked where the host has them anyway, on a CPU. On a GPU that would mean waiting for the device on every
+step, so bad values are noted there, the batch that has them is made harmless, and the host raises when word of it has
+come back: a few batches later, or at the next call that reads results.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from zloss.layers.faults import DeviceReports, Fault, fault_error
+from zloss.targets import Targets, checked_targets, parse_targets
+
+
+def check_hidden(h: Tensor, in_features: int, weight: Tensor) -> None:
+    """Refuse a hidden batch of the wrong kind, shape, device or dtype for a layer with this weight."""
+    if not isinstance(h, Tensor) or not h.is_floating_point():
+        got = f"dtype {h.dtype}" if isinstance(h, Tensor) else type(h).__name__
+        raise ValueError(f"h must be a floating-point tensor of shape (B, {in_features}), got {got}")
+    if h.dim() != 2 or h.shape[1] != in_features:
+        raise ValueError(
+            f"h must have shape (B, {in_features}), got {tuple(h.shape)}; flatten leading dimensions first"
+        )
+    if h.device != weight.device:
+        raise ValueError(f"h is on {h.device} but the layer is on {weight.device}")
+    if torch.promote_types(h.dtype, weight.dtype) != weight.dtype:
+        raise ValueError(f"h has dtype {h.dtype} but the layer holds {weight.dtype}: convert one of them")
+
+
+def check_same_device(h: Tensor, target: Any) -> None:
+    """Refuse targets that are elsewhere."""
+    if isinstance(target, Tensor) and target.device != h.device:
+        raise ValueError(f"h and target must be on one device, got {h.device} and {target.device}")
+
+
+class Admitted(NamedTuple):
+    """A batch that may go in. Where it is `refused`, on a GPU, `h` is 0."""
+
+    h: Tensor  # (B, H)
+    targets: Targets
+    refused: Tensor | None  # () bool on the device; None on a CPU, where a bad batch raises at once
+
+    def conclude(self, loss: Tensor) -> Tensor:
+        """NaN in place of the loss of a refused batch, with gradients of exactly zero."""
+        return loss if self.refused is None else torch.where(self.refused, torch.nan, loss)
+
+
+class Doorkeeper:
+    """Lets batches in, and raises for those that it had to refuse on a GPU."""
+
+    def __init__(self, num_classes: int, ignore_index: int) -> None:
+        self.num_classes, self.ignore_index = num_classes, ignore_index
+        self._fault: Tensor | None = None  # () bits of `Fault` on the device
+        self._reports = DeviceReports()
+
+    def admit(self, h: Tensor, target: Tensor, weight: Tensor) -> Admitted:
+        """Check a batch; `h` comes back in the dtype of the layer."""
+        check_hidden(h, weight.shape[1], weight)
+        check_same_device(h, target)
+        if not torch.is_autocast_enabled(h.device.type):
+            h = h.to(weight.dtype)
+        return self._admit_later(h, target) if h.device.type == "cuda" else self._admit_now(h, target)
+
+    def raise_faults(self) -> None:
+        """Raise the error of a batch that was refused on the device and not reported yet. Waits for it."""
+        if self._fault is not None and (fault := Fault(int(self._fault))):
+            raise self._error(fault)
+
+    def _admit_now(self, h: Tensor, target: Tensor) -> Admitted:
+        targets = checked_targets(target, len(h), self.num_classes, self.ignore_index)
+        if not h.isfinite().all():
+            raise self._error(Fault.HIDDEN)
+        return Admitted(h, targets, None)
+
+    def _admit_later(self, h: Tensor, target: Tensor) -> Admitted:
+        targets = parse_targets(target, len(h), self.num_classes, self.ignore_index)
+        fault = Fault.TARGET.value * targets.out_of_range + Fault.HIDDEN.value * ~h.detach().isfinite().all()
+        self._report(fault)
+        return Admitted(torch.where(fault == 0, h, 0), targets, fault != 0)
+
+    def _report(self, fault: Tensor) -> None:
+        if self._fault is None:
+            self._fault = torch.zeros_like(fault)
+        self._fault.bitwise_or_(fault)
+        if torch.cuda.is_current_stream_capturing():
+            return  # replays leave their faults in `_fault`, for `raise_faults` to find
+        if (report := self._reports.latest()) and report[0]:
+            raise self._error(Fault(int(report[0])))
+        self._reports.push(self._fault.double()[None])
+
+    def _error(self, fault: Fault) -> ValueError:
+        self._fault, self._reports = None, DeviceReports()
+        return fault_error(fault, math.nan, self.num_classes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy has no part in what the original has under way on a device.
+        return self.__dict__ | {"_fault": None, "_reports": DeviceReports()}

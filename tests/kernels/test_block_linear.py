@@ -1,0 +1,232 @@
+"""The Triton kernels of `block_linear` against its definition in float64, tile edges and all.
+
+On a machine without a GPU they run in Triton's interpreter.
+"""
+
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.heads.block_problems import SHAPES, Problem, leaf, problem
+from zloss import kernels
+from zloss.heads.blocks import RowBlocks, block_linear
+
+if not kernels.available():
+    pytest.skip("triton is not installed", allow_module_level=True)
+
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+
+
+@pytest.fixture
+def device() -> torch.device:
+    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+
+
+@pytest.fixture
+def module() -> ModuleType:
+    return kernels.load("block_linear")
+
+
+@pytest.fixture(params=["own tiles", "small tiles"])
+def tiles(request: pytest.FixtureRequest, module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tiles have many edges inside a small problem."""
+    if request.param == "small tiles":
+        for name in ("SCORES", "GRAD_H", "GRAD_ROWS"):
+            monkeypatch.setattr(module, name, module.Tile(elements=64, columns=8, warps=1))
+        monkeypatch.setattr(module, "SCORES_AT_ONCE", 2)
+        monkeypatch.setattr(module, "GRAD_H_AT_ONCE", 2)
+
+
+@pytest.fixture(autouse=True)
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a kernel does not write is NaN."""
+    empty = torch.empty
+
+    def full_of_nan(*args: Any, **kwargs: Any) -> Tensor:
+        tensor = empty(*args, **kwargs)
+        return tensor.fill_(torch.nan) if tensor.is_floating_point() else tensor
+
+    monkeypatch.setattr(torch, "empty", full_of_nan)
+
+
+def everything(p: Problem, scores: Tensor, upstream: Tensor) -> list[Tensor]:
+    """Scores and all gradients, in float64; -inf told apart, where it must be."""
+    grads = p.gradients(scores, upstream.to(scores.dtype))
+    return [x.detach().double() for x in (scores, *grads)]
+
+
+def error(got: Tensor, expected: Tensor) -> float:
+    """Relative to the largest entry; -inf must stand where it is expected."""
+    finite = expected.isfinite()
+    assert torch.equal(got.isfinite(), finite)
+    assert torch.equal(got[~finite], expected[~finite])
+    if not finite.any():
+        return 0.0
+    return float((got[finite] - expected[finite]).abs().max() / expected[finite].abs().max().clamp_min(1e-30))
+
+
+@pytest.mark.usefixtures("tiles")
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_less_exact_than_plain_pytorch(shape: str, dtype: torch.dtype, bias: bool, device: torch.device) -> None:
+    p = problem(*SHAPES[shape], bias=bias, device=device).to(dtype)
+    upstream = torch.randn(len(p.block), p.blocks.largest, dtype=torch.float64, device=device).to(dtype)
+    exact = p.to(torch.float64)
+    expected = everything(exact, exact.definition(), upstream)
+    plain = everything(p, p.definition(), upstream)
+    got = everything(p, p.scores("triton"), upstream)
+    for x, y, z in zip(got, plain, expected, strict=True):
+        # Sums in another order: a few units of the last place of the largest entry.
+        assert error(x, z) <= error(y, z) + 4 * torch.finfo(dtype).eps
+
+
+@pytest.mark.usefixtures("tiles")
+@pytest.mark.parametrize("h_dtype", DTYPES)
+@pytest.mark.parametrize("weight_dtype", DTYPES)
+def test_dtypes_mix(h_dtype: torch.dtype, weight_dtype: torch.dtype, device: torch.device) -> None:
+    p = problem(*SHAPES["ragged"], device=device)
+    assert p.bias is not None
+    h, weight, bias = leaf(p.h.to(h_dtype)), leaf(p.weight.to(weight_dtype)), leaf(p.bias.to(weight_dtype))
+    mixed = Problem(h, weight, bias, p.block, p.blocks)
+    upstream = torch.randn(p.scores("torch").shape, dtype=torch.float64, device=device)
+    for got, plain in zip(
+        everything(mixed, mixed.scores("triton"), upstream),
+        everything(mixed, mixed.scores("torch"), upstream),
+        strict=True,
+    ):
+        # Both round their results to the coarser dtype, and may do so differently.
+        assert error(got, plain) <= 4 * max(torch.finfo(h_dtype).eps, torch.finfo(weight_dtype).eps)
+
+
+@pytest.mark.usefixtures("tiles")
+def test_padding_may_come_back_as_nan(device: torch.device) -> None:
+    p = problem(*SHAPES["ragged"], device=device)
+    upstream = torch.randn(p.scores("torch").shape, dtype=torch.float64, device=device)
+    poisoned = torch.where(p.definition().isfinite(), upstream, torch.nan)
+    expected = everything(p, p.definition(), upstream)
+    for got, wanted in zip(everything(p, p.scores("triton"), poisoned), expected, strict=True):
+        assert error(got, wanted) <= 1e-14
+
+
+@pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (1, 2)])
+def test_each_gradient_alone(wanted: tuple[int, ...], device: torch.device) -> None:
+    p = problem(*SHAPES["ragged"], device=device)
+    upstream = torch.randn(p.scores("torch").shape, dtype=torch.float64, device=device)
+    expected = p.gradients(p.definition(), upstream)
+    for index, x in enumerate(p.inputs):
+        x.requires_grad_(index in wanted)
+    p.scores("triton").backward(upstream)
+    for index, x in enumerate(p.inputs):
+        assert (x.grad is not None) == (index in wanted)
+        if x.grad is not None:
+            assert error(x.grad.to_dense(), expected[index]) <= 1e-14
+
+
+def test_strided_input(device: torch.device) -> None:
+    p = problem(*SHAPES["ragged"], device=device)
+    h, weight = leaf(p.h.T.contiguous()).T, leaf(p.weight.T.contiguous()).T
+    strided = Problem(h, weight, p.bias, p.block, p.blocks)
+    upstream = torch.randn(p.blocks.largest, len(p.block), dtype=torch.float64, device=device).T
+    expected = everything(p, p.definition(), upstream)
+    for got, wanted in zip(everything(strided, strided.scores("triton"), upstream), expected, strict=True):
+        assert error(got, wanted) <= 1e-14
+
+
+# ---- rows of the gradient --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exact_rows", [True, False])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rows_of_the_gradient(shape: str, exact_rows: bool, device: torch.device) -> None:
+    p = problem(*SHAPES[shape], device=device)
+    p.scores("triton", exact_rows=exact_rows).backward(torch.ones(len(p.block), p.blocks.largest, device=device))
+    present = p.block.unique()
+    block_of_row = torch.arange(p.blocks.num_blocks, device=device).repeat_interleave(p.blocks.sizes)
+    for parameter in (p.weight, p.bias):
+        assert parameter is not None
+        assert parameter.grad is not None
+        assert parameter.grad.is_coalesced()
+        rows = parameter.grad.indices()[0]
+        assert (rows.diff() > 0).all(), "ascending, and so unique"
+        taking_part = torch.isin(block_of_row[rows], present)
+        assert int(taking_part.sum()) == int(p.blocks.sizes[present].sum()), "whole blocks"
+        assert not parameter.grad.values()[~taking_part].any(), "the others are zero"
+        assert len(rows) == (taking_part.sum() if exact_rows else p.blocks.most_rows(len(p.block)))
+
+
+# ---- on a GPU --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def step(cuda: torch.device) -> Iterator[Callable[[], None]]:
+    """A training step of a layer in 30 blocks, warmed up."""
+    p = problem([20] * 29 + [3], [0] * 50, 64, dtype=torch.float32, device=cuda)
+    p.block.copy_(torch.randint(30, (50,), device=cuda))
+    optimizer = torch.optim.SGD(p.inputs[1:], lr=0.1)
+
+    def train() -> None:
+        torch.logsumexp(p.scores("triton"), 1).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    train()
+    torch.cuda.synchronize()
+    yield train
+    torch.cuda.set_sync_debug_mode("default")
+
+
+def test_the_host_never_waits(step: Callable[[], None]) -> None:
+    torch.cuda.set_sync_debug_mode("error")
+    step()
+
+
+def test_a_graph_can_hold_it(cuda: torch.device) -> None:
+    blocks = RowBlocks([20] * 29 + [3], device=cuda)
+    p = problem([20] * 29 + [3], [0] * 50, 64, dtype=torch.float32, device=cuda)
+    optimizer = torch.optim.SGD(p.inputs[1:], lr=0.1)
+
+    def train() -> None:
+        optimizer.zero_grad()
+        torch.logsumexp(p.scores("triton"), 1).sum().backward()
+        optimizer.step()
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        train()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        train()
+    twin = p.to(torch.float64)
+    reference = torch.optim.SGD(twin.inputs[1:], lr=0.1)
+    for _ in range(3):
+        p.block.copy_(torch.randint(blocks.num_blocks, (50,), device=cuda))
+        graph.replay()
+        reference.zero_grad()
+        torch.logsumexp(twin.definition(), 1).sum().backward()
+        reference.step()
+        for x, y in zip(p.inputs[1:], twin.inputs[1:], strict=True):
+            torch.testing.assert_close(x.double(), y, rtol=1e-5, atol=1e-5)
+
+
+def test_more_numbers_than_32_bits_can_count(cuda: torch.device) -> None:
+    """The last rows of a weight matrix of 2^31 + 2^20 numbers."""
+    width, size = 1024, 1024
+    blocks = RowBlocks([size] * (2**11 + 1), device=cuda)
+    weight = torch.zeros(blocks.num_rows, width, dtype=torch.bfloat16, device=cuda).requires_grad_()
+    h = torch.randn(3, width, device=cuda)
+    last = blocks.num_blocks - 1
+    with torch.no_grad():
+        weight[-size:] = torch.randn(size, width, device=cuda)
+    block = torch.tensor([last, 0, last], device=cuda)
+    scores = block_linear(h, weight, None, block, blocks)
+    torch.testing.assert_close(scores[[0, 2]], h[[0, 2]] @ weight[-size:].float().T, rtol=1e-4, atol=1e-3)
+    scores.sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.values()[-size:].any(1).all()
