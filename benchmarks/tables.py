@@ -1,4 +1,4 @@
-"""Rebuild the tables of README.md from the records: `python benchmarks/tables.py`, or `--check` to compare only.
+"""Rebuild the tables of the documents from the records: `python benchmarks/tables.py`, or `--check` to compare only.
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`; each name is a function below.
 """
@@ -13,6 +13,7 @@ from zloss.lab.records import Record, read_records
 
 ROOT = Path(__file__).parent.parent
 RECORDS = Path(__file__).parent / "records"
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "heads.md")
 ONE_BILLION_WORD = 793_471
 
 
@@ -22,17 +23,44 @@ def speed() -> str:
         "| one step of the output layer, B = 200, H = 512 | CPU | GPU |",
         "|---|---|---|",
     ]
-    cpu, gpu = (_times(read_records(RECORDS / f"output_layer.{device}.jsonl")) for device in ("cpu", "cuda"))
-    for name, head in SOFTMAXES.items():
-        ratios = [_ratio(times, head) for times in (cpu, gpu)]
-        lines.append(f"| {name}, 793,471 classes / factored Z-loss | {ratios[0]} | {ratios[1]} |")
-    growth = [times["factored", 1_000_000] / times["factored", 10_000] for times in (cpu, gpu)]
-    lines.append(f"| factored Z-loss, 1,000,000 classes / 10,000 classes | {growth[0]:.2f} | {growth[1]:.2f} |")
-    lines.append(f"| factored Z-loss, 793,471 classes | | {gpu['factored', ONE_BILLION_WORD]:.2f} ms |")
+    cpu, gpu = (_records("output_layer", device) for device in ("cpu", "cuda"))
+    for name in ("dense softmax", "dense softmax, TF32", "hierarchical softmax", "sampled softmax"):
+        ratios = [_ratio(_line(records, name)) for records in (cpu, gpu)]
+        lines.append(f"| {name}, 793,471 classes / factored Z-loss | {' | '.join(ratios)} |")
+    growth = [_time(records, "factored") / _time(records, "factored", 10_000) for records in (cpu, gpu)]
+    lines.append(f"| factored Z-loss, 793,471 classes / 10,000 classes | {growth[0]:.2f} | {growth[1]:.2f} |")
+    lines.append(f"| factored Z-loss, 793,471 classes | | {_time(gpu, 'factored'):.2f} ms |")
     return "\n".join([*lines, "", _source("output_layer")])
 
 
-SOFTMAXES = {"dense softmax": "dense", "`F.linear_cross_entropy`": "dense, linear_cross_entropy"}
+def heads() -> str:
+    """Every head at every size: ratios to the factored step on the CPU, times on the GPU, memory on both."""
+    sizes = (10_000, 100_000, ONE_BILLION_WORD)
+    header = [f"{place}, C = {size:,}" for place in ("CPU", "GPU") for size in sizes]
+    lines = [
+        f"| one step, B = 200, H = 512 | {' | '.join(header)} | memory, CPU | memory, GPU |",
+        "|---|" + "---|" * (len(header) + 2),
+    ]
+    cpu, gpu = (_records("output_layer", device) for device in ("cpu", "cuda"))
+    for name, targets in {(record["name"], record["targets"]): None for record in gpu if record["name"] != "refactor"}:
+        of_cpu, of_gpu = ([_line(records, name, size, targets) for size in sizes] for records in (cpu, gpu))
+        cells = [*map(_ratio, of_cpu), *map(_milliseconds, of_gpu), _gigabytes(of_cpu[-1]), _gigabytes(of_gpu[-1])]
+        law = ", words by frequency" if targets == "zipf" else ""
+        lines.append(f"| {name}{law} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", _source("output_layer")])
+
+
+def gram() -> str:
+    """The Gram layer beside a dense one, as the batch grows."""
+    lines = ["| Z-loss, C = 100,000, H = 512: time of dense / Gram | CPU | GPU |", "|---|---|---|"]
+    cpu, gpu = (_records("output_layer", device) for device in ("cpu", "cuda"))
+    for batch in (200, 1000, 4000):
+        ratios = [
+            _of_batch(records, "dense Z-loss", batch) / _of_batch(records, "Gram Z-loss", batch)
+            for records in (cpu, gpu)
+        ]
+        lines.append(f"| B = {batch:,} | {ratios[0]:.2f} | {ratios[1]:.2f} |")
+    return "\n".join([*lines, "", _source("output_layer")])
 
 
 def accuracy() -> str:
@@ -49,14 +77,35 @@ def accuracy() -> str:
     return "\n".join([*lines, "", _source("long_run")])
 
 
-def _times(records: list[Record]) -> dict[tuple[str, int], float]:
-    return {(record["head"], record["classes"]): record["time_ms"] for record in records}
+def _records(suite: str, device: str) -> list[Record]:
+    return read_records(RECORDS / f"{suite}.{device}.jsonl")
 
 
-def _ratio(times: dict[tuple[str, int], float], head: str) -> str:
-    if (head, ONE_BILLION_WORD) not in times:
-        return "not in that torch"
-    return f"{times[head, ONE_BILLION_WORD] / times['factored', ONE_BILLION_WORD]:.0f}"
+def _line(records: list[Record], name: str, classes: int = ONE_BILLION_WORD, targets: str = "uniform") -> Record:
+    place = (name, classes, targets, 200)
+    keys = ("name", "classes", "targets", "batch")
+    return next(record for record in records if tuple(record[key] for key in keys) == place)
+
+
+def _time(records: list[Record], name: str, classes: int = ONE_BILLION_WORD) -> float:
+    return float(_line(records, name, classes)["time_ms"])
+
+
+def _of_batch(records: list[Record], name: str, batch: int) -> float:
+    places = ((record["name"], record["classes"], record["batch"], record["time_ms"]) for record in records)
+    return float(next(time_ms for *place, time_ms in places if place == [name, 100_000, batch]))
+
+
+def _ratio(record: Record) -> str:
+    return "not run" if record["time_ms"] is None else f"{record['ratio_to_factored']:.3g}"
+
+
+def _milliseconds(record: Record) -> str:
+    return "not run" if record["time_ms"] is None else f"{record['time_ms']:.2f} ms"
+
+
+def _gigabytes(record: Record) -> str:
+    return "" if record["peak_bytes"] is None else f"{record['peak_bytes'] / 1e9:.2f} GB"
 
 
 def _source(name: str) -> str:
@@ -64,10 +113,10 @@ def _source(name: str) -> str:
     for path in sorted(RECORDS.glob(f"{name}.*.jsonl")):
         record = read_records(path)[0]
         notes.append(f"{record['device']}, torch {record['versions']['torch']}, seed {record['seed']}")
-    return f"Measured on {'; '.join(notes)}. Records: [`benchmarks/records`](benchmarks/records)."
+    return f"Measured on {'; '.join(notes)}. Records: `benchmarks/records`."
 
 
-TABLES: dict[str, Callable[[], str]] = {"speed": speed, "accuracy": accuracy}
+TABLES: dict[str, Callable[[], str]] = {"speed": speed, "heads": heads, "gram": gram, "accuracy": accuracy}
 _PLACE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -76,18 +125,22 @@ def rebuilt(text: str) -> str:
     return _PLACE.sub(lambda place: f"{place[1]}{TABLES[place[2]]()}\n{place[3]}", text)
 
 
+def stale_documents() -> dict[Path, str]:
+    """The documents that are not what the records say, each with what it should be."""
+    texts = {document: document.read_text() for document in DOCUMENTS}
+    return {document: rebuilt(text) for document, text in texts.items() if rebuilt(text) != text}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="only say whether the tables are up to date")
-    arguments = parser.parse_args()
-    readme = ROOT / "README.md"
-    text = readme.read_text()
-    new = rebuilt(text)
-    if arguments.check and new != text:
-        print("README.md is not what the records say: run `make docs`", file=sys.stderr)
-        return 1
-    if new != text:
-        readme.write_text(new)
+    stale = stale_documents()
+    if parser.parse_args().check:
+        for document in stale:
+            print(f"{document.name} is not what the records say: run `make docs`", file=sys.stderr)
+        return 1 if stale else 0
+    for document, text in stale.items():
+        document.write_text(text)
     return 0
 
 

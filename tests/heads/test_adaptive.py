@@ -188,8 +188,9 @@ def test_autocast(dtype: torch.dtype, hidden_dtype: torch.dtype | None, device: 
         loss = head(half, target)
     loss.backward()
     assert loss.dtype == torch.float32
-    # bfloat16 has 8 bits: logits of size 4 err by some 2^-6, and the mean of 50 losses, itself about 5, by less.
-    torch.testing.assert_close(loss, expected, rtol=0.02, atol=0)
+    # bfloat16 has 8 bits: logits of size 4 err by up to 2^-6, so the loss, about 8, by less than 1%; its gradients,
+    # which are proportional to probabilities, by some times 2^-7 (seen: 0.9%).
+    torch.testing.assert_close(loss, expected, rtol=0.01, atol=0)
     assert half.grad is not None
     assert half.grad.dtype == half.dtype
     for parameter, exact in zip(head.parameters(), full[1:], strict=True):
@@ -287,20 +288,25 @@ def test_ties_share_the_better_rank(device: torch.device) -> None:
         assert head.rank(h, torch.arange(CLASSES, device=device), block_size=block_size).tolist() == expected
 
 
-@pytest.mark.parametrize("stretch", range(4))
+@pytest.mark.parametrize("stretch", range(3))
 def test_classes_with_equal_weights_tie(stretch: int, device: torch.device) -> None:
-    """The same vector twice in a stretch: wherever their scores are equal to the last bit, so are their ranks."""
-    head = make_head(device, dtype=torch.float32)
-    low = [0, *CUTOFFS][stretch]
-    rows = head.softmax.head.weight if stretch == 0 else clusters(head)[stretch - 1][1].weight
+    """Every class of a likely stretch twice: where the best two score equally to the last bit, both have rank 1."""
+    head = AdaptiveSoftmax(256, 700, cutoffs=[100, 300], head_bias=True, device=device)
+    shortlist = slice(0, 100)
+    rows = clusters(head)[stretch - 1][1].weight if stretch else head.softmax.head.weight[shortlist]
+    first, twins = [0, 100, 300][stretch], len(rows) // 2
     with torch.no_grad():
-        rows[1] = rows[0]
-    h, _ = batch(head, 500)
+        rows[twins:] = rows[:twins]
+        head.softmax.head.bias.zero_()
+        head.softmax.head.bias[99 + stretch if stretch else shortlist] = 20
+    h = torch.randn(500, 256, device=device)
     log_prob = head.log_prob(h)
-    same = log_prob[:, low] == log_prob[:, low + 1]
+    best = first + (log_prob.argmax(1) - first) % twins
+    pair = torch.stack([best, best + twins], 1)
+    values = log_prob.gather(1, pair)
+    same = values[:, 0] == values[:, 1]
     assert same.sum() > 400
-    ranks = head.rank(h, torch.tensor([low, low + 1], device=device).expand(500, 2))[same]
-    assert torch.equal(ranks[:, 0], ranks[:, 1])
+    assert (head.rank(h, pair)[same] == 1).all()
 
 
 def test_the_best_class_has_rank_one(device: torch.device) -> None:

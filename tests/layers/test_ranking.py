@@ -68,16 +68,20 @@ def test_ties_share_the_better_rank(kind: type[Layer], device: torch.device) -> 
 
 
 @KINDS
-def test_classes_with_equal_weights_tie(kind: type[Layer], device: torch.device) -> None:
-    """Twice the same 500 rows: wherever their logits are equal to the last bit, so are their ranks."""
-    linear = nn.Linear(64, 1000, bias=False, device=device)
+@pytest.mark.parametrize("rows", [1, 7, 500])
+@pytest.mark.parametrize("block_size", [None, 1, 10, 100])
+def test_classes_with_equal_weights_tie(
+    kind: type[Layer], rows: int, block_size: int | None, device: torch.device
+) -> None:
+    """Twice the same 500 rows: their ranks are equal, however narrow the products that they come from."""
+    linear = nn.Linear(128, 1000, bias=False, device=device)
     linear.weight.data[500:] = linear.weight.data[:500]
     layer = kind.from_linear(linear)
-    h = torch.randn(500, 64, device=device)
+    h = torch.randn(rows, 128, device=device)
     logits = layer.logits(h)
     assert torch.equal(logits[:, :500], logits[:, 500:])
     best = logits.argmax(1) % 500
-    assert (layer.rank(h, torch.stack([best, best + 500], 1)) == 1).all()
+    assert (layer.rank(h, torch.stack([best, best + 500], 1), block_size=block_size) == 1).all()
 
 
 @KINDS

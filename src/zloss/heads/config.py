@@ -187,7 +187,8 @@ class HeadConfig:
         >>> HeadConfig.from_dict({"head": "sampled", "num_sample": 256})
         Traceback (most recent call last):
             ...
-        ValueError: unknown option of head 'sampled' with loss 'softmax': 'num_sample'; did you mean 'num_samples'? ...
+        ValueError: unknown option of head 'sampled' with loss 'softmax': 'num_sample'; did you mean 'num_samples'?
+        known: bias, num_samples, sampler, power, remove_accidental_hits
         """
         own = {name: value for name, value in values.items() if name in ("head", "loss", "reduction", "ignore_index")}
         return cls(**own, options={name: value for name, value in values.items() if name not in own})

@@ -149,7 +149,7 @@ class SampledSoftmax(LinearHead):
         classes = torch.cat([index.flatten(), draws])  # one gather, and so one sparse gradient
         sizes = [index.numel(), len(draws)]
         own_rows, drawn_rows = F.embedding(classes, self.linear.weight, sparse=True).split(sizes)
-        own = (h[:, None].to(wide) * own_rows.view(*index.shape, -1)).sum(2)
+        own = (h[:, None].to(wide) * own_rows.view(*index.shape, h.shape[1])).sum(2)
         drawn = (h @ drawn_rows.T).to(wide)
         if self.linear.bias is not None:
             own_bias, drawn_bias = self.linear.bias.gather(0, classes, sparse_grad=True).split(sizes)

@@ -168,6 +168,14 @@ def _accumulator(dtype: torch.dtype) -> tl.dtype:
 
 
 @triton.jit
+def _store(pointer, x, mask):
+    # From float64 there is no direct way to bfloat16.
+    if pointer.dtype.element_ty != tl.float64:
+        x = x.to(tl.float32)
+    tl.store(pointer, x, mask=mask)
+
+
+@triton.jit
 def _scores(
     h,
     weight,
@@ -212,7 +220,7 @@ def _scores(
             total += tl.sum(w * x[None, :], 1)
         if bias is not None:
             total += tl.load(bias + row, mask=inside, other=0.0).to(ACC)
-        tl.store(out + example * S + s, tl.where(inside, total, float("-inf")), mask=s < S)
+        _store(out + example * S + s, tl.where(inside, total, float("-inf")), mask=s < S)
 
 
 @triton.jit
@@ -260,7 +268,7 @@ def _grad_h(
             other=0.0,
         ).to(ACC)
         total += g[:, :, None] * w[None, :, :]
-    tl.store(
+    _store(
         out + example[:, None] * H + c[None, :],
         tl.sum(total, 1),
         mask=taken[:, None] & (c < H)[None, :],
@@ -312,6 +320,6 @@ def _grad_rows(
             ).to(ACC)
             total += g[:, None] * x
     if values is not None:
-        tl.store(values + r[:, None] * H + c[None, :], total, mask=(r < R)[:, None] & (c < H)[None, :])
-    if sums is not None:
-        tl.store(sums + r, total_grad, mask=(r < R) & (tile == 0))
+        _store(values + r[:, None] * H + c[None, :], total, mask=(r < R)[:, None] & (c < H)[None, :])
+    if sums is not None and tile == 0:
+        _store(sums + r, total_grad, mask=r < R)

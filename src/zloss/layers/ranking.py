@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from zloss.targets import Targets
@@ -21,6 +22,8 @@ from zloss.targets import Targets
 # Scores held at a time when the caller names no block size: 64 MiB in float32.
 _BLOCK_ELEMENTS = 2**24
 _QUERY_ROWS = 2048
+# Narrow products take other routes through a library, which add up in another order.
+_LEAST_COLUMNS = 128
 
 
 class Scores(ABC):
@@ -143,7 +146,7 @@ class LinearScores(Scores):
         return self.keys.shape[0]
 
     def block(self, start: int, stop: int) -> Tensor:
-        scores = self.queries @ self.keys[start:stop].T
+        scores = _product(self.queries, self.keys[start:stop])
         if self.row_shift is not None:
             scores += self.row_shift[:, None]
         if self.class_bias is not None:
@@ -161,3 +164,11 @@ class LinearScores(Scores):
     def transformed(self, transform: Callable[[Tensor], Tensor]) -> "LinearScores":
         """The same scores seen through an elementwise function."""
         return replace(self, transform=transform)
+
+
+def _product(queries: Tensor, keys: Tensor) -> Tensor:  # (B, H), (n, H) -> (B, n)
+    """`queries @ keys^T`, in which equal keys score equally however many others are with them."""
+    missing = _LEAST_COLUMNS - len(keys)
+    if missing <= 0:
+        return queries @ keys.T
+    return (queries @ F.pad(keys, (0, 0, 0, missing)).T)[:, : len(keys)].contiguous()
