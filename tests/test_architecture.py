@@ -318,7 +318,7 @@ SIGNATURES: dict[str, tuple[str, str]] = {
     ),
     "SampledSoftmax": (
         "in_features num_classes",
-        "num_samples sampler counts power loss remove_accidental_hits generator bias reduction ignore_index device dtype",
+        "num_samples sampler counts power loss remove_accidental_hits generator bias reduction ignore_index",
     ),
     "UniformSampler": ("num_classes", "device"),
     "LogUniformSampler": ("num_classes", "counts device"),

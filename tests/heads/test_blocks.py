@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from zloss import kernels
 from zloss.heads.blocks import RowBlocks, block_linear
 
 # Sums of at most some hundred products of size one, in float64.
-TOLERANCE = {"rtol": 1e-12, "atol": 1e-12}
+assert_close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
 
 
 @pytest.fixture(params=SHAPES)
@@ -24,11 +25,11 @@ def shape(request: pytest.FixtureRequest) -> str:
 
 def assert_equals_definition(p: Problem, implementation: str = "torch") -> None:
     scores, expected = p.scores(implementation), p.definition()
-    torch.testing.assert_close(scores, expected, **TOLERANCE)
+    assert_close(scores, expected)
     upstream = torch.randn_like(expected)
     grads, expected_grads = p.gradients(scores, upstream), p.gradients(expected, upstream)
     for grad, expected_grad in zip(grads, expected_grads, strict=True):
-        torch.testing.assert_close(grad, expected_grad, **TOLERANCE)
+        assert_close(grad, expected_grad)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -49,9 +50,9 @@ def test_numerical_derivatives(bias: bool) -> None:
     finite = p.definition().isfinite()
 
     def scores(h: Tensor, *weights: Tensor) -> Tensor:
-        # gradcheck cannot step along a sparse gradient: leaves made dense on the way back.
-        weight, *rest = (_DenseGradient.apply(x) for x in weights)  # type: ignore[no-untyped-call]
-        return block_linear(h, weight, *(rest or [None]), p.block, p.blocks)[finite]
+        # gradcheck compares dense gradients.
+        weight, *rest = map(with_dense_gradient, weights)
+        return block_linear(h, weight, rest[0] if rest else None, p.block, p.blocks)[finite]
 
     assert torch.autograd.gradcheck(scores, p.inputs)
 
@@ -62,8 +63,13 @@ class _DenseGradient(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: object, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: object, grad: Tensor) -> Tensor:
         return grad.to_dense()
+
+
+def with_dense_gradient(x: Tensor) -> Tensor:
+    y: Tensor = _DenseGradient.apply(x)  # type: ignore[no-untyped-call]
+    return y
 
 
 def test_what_comes_back_for_padding_is_ignored(device: torch.device) -> None:
@@ -72,7 +78,7 @@ def test_what_comes_back_for_padding_is_ignored(device: torch.device) -> None:
     upstream = torch.randn_like(expected)
     poisoned = torch.where(expected.isfinite(), upstream, torch.nan)
     for grad, expected_grad in zip(p.gradients(scores, poisoned), p.gradients(expected, upstream), strict=True):
-        torch.testing.assert_close(grad, expected_grad, **TOLERANCE)
+        assert_close(grad, expected_grad)
 
 
 def test_softmax_over_blocks_of_different_sizes_has_finite_gradients(device: torch.device) -> None:
@@ -91,7 +97,7 @@ def test_each_gradient_alone(wanted: tuple[int, ...], device: torch.device) -> N
     for index, x in enumerate(p.inputs):
         assert (x.grad is not None) == (index in wanted)
         if x.grad is not None:
-            torch.testing.assert_close(x.grad.to_dense(), expected[index], **TOLERANCE)
+            assert_close(x.grad.to_dense(), expected[index])
 
 
 def test_gradients_of_an_expanded_upstream(device: torch.device) -> None:
@@ -99,7 +105,7 @@ def test_gradients_of_an_expanded_upstream(device: torch.device) -> None:
     scores, expected = p.scores("auto"), p.definition()
     one = torch.ones((), dtype=torch.float64, device=device).expand_as(scores)
     for grad, expected_grad in zip(p.gradients(scores, one), p.gradients(expected, one), strict=True):
-        torch.testing.assert_close(grad, expected_grad, **TOLERANCE)
+        assert_close(grad, expected_grad)
 
 
 # ---- dtypes ----------------------------------------------------------------------------------------------------------
@@ -139,9 +145,12 @@ def test_autocast_changes_nothing(device: torch.device) -> None:
 # ---- the row-sparse gradient -----------------------------------------------------------------------------------------
 
 
-def backward(p: Problem, implementation: str = "auto") -> None:
-    scores = p.scores(implementation)
-    torch.where(scores.isfinite(), scores, 0).square().sum().backward()
+def squares(scores: Tensor) -> Tensor:
+    return torch.where(scores.isfinite(), scores, 0).square().sum()
+
+
+def backward(p: Problem) -> None:
+    squares(p.scores("auto")).backward()
 
 
 def assert_honestly_coalesced(grad: Tensor | None) -> None:
@@ -174,15 +183,15 @@ def test_the_gradient_has_the_rows_of_the_blocks_and_no_others() -> None:
 def test_gradients_add_up(device: torch.device) -> None:
     """Over two passes, and over two uses in one pass: the mark of the first must not stick to the sum."""
     p = problem(*SHAPES["ragged"], device=device)
+    twice, at_once = copy.deepcopy(p), copy.deepcopy(p)
     backward(p)
-    assert p.weight.grad is not None
-    once = p.weight.grad.to_dense()
-    backward(p)
-    torch.testing.assert_close(p.weight.grad.to_dense(), 2 * once, **TOLERANCE)
-    p.weight.grad = None
-    first, second = p.scores("auto"), p.scores("auto")
-    sum(torch.where(s.isfinite(), s, 0).square().sum() for s in (first, second)).backward()  # type: ignore[union-attr]
-    torch.testing.assert_close(p.weight.grad.to_dense(), 2 * once, **TOLERANCE)
+    backward(twice)
+    backward(twice)
+    (squares(at_once.scores("auto")) + squares(at_once.scores("auto"))).backward()
+    for x, y, z in zip(p.inputs, twice.inputs, at_once.inputs, strict=True):
+        grads = [parameter.grad.to_dense() for parameter in (x, y, z) if parameter.grad is not None]
+        assert_close(grads[1], 2 * grads[0])
+        assert_close(grads[2], 2 * grads[0])
 
 
 def sgd(parameters: list[Tensor]) -> torch.optim.Optimizer:
@@ -207,14 +216,13 @@ def test_optimizers_step_as_on_the_dense_gradient(
     step, twin_step = optimizer(p.inputs), optimizer(twin.inputs)
     for _ in range(3):
         backward(p)
-        scores = twin.definition()
-        torch.where(scores.isfinite(), scores, 0).square().sum().backward()
+        squares(twin.definition()).backward()
         step.step()
         twin_step.step()
         step.zero_grad()
         twin_step.zero_grad()
         for x, y in zip(p.inputs, twin.inputs, strict=True):
-            torch.testing.assert_close(x, y, **TOLERANCE)
+            assert_close(x, y)
 
 
 @unchecked_by_torch

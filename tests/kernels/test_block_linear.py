@@ -70,19 +70,18 @@ def error(got: Tensor, expected: Tensor) -> float:
 
 
 @pytest.mark.usefixtures("tiles")
-@pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_no_less_exact_than_plain_pytorch(shape: str, dtype: torch.dtype, bias: bool, device: torch.device) -> None:
-    p = problem(*SHAPES[shape], bias=bias, device=device).to(dtype)
+def test_no_less_exact_than_plain_pytorch(shape: str, dtype: torch.dtype, device: torch.device) -> None:
+    p = problem(*SHAPES[shape], device=device).to(dtype)
     upstream = torch.randn(len(p.block), p.blocks.largest, dtype=torch.float64, device=device).to(dtype)
     exact = p.to(torch.float64)
     expected = everything(exact, exact.definition(), upstream)
     plain = everything(p, p.definition(), upstream)
     got = everything(p, p.scores("triton"), upstream)
     for x, y, z in zip(got, plain, expected, strict=True):
-        # Sums in another order: a few units of the last place of the largest entry.
-        assert error(x, z) <= error(y, z) + 4 * torch.finfo(dtype).eps
+        # Sums of up to some hundred products in another order: a few units of the last place of the largest entry.
+        assert error(x, z) <= error(y, z) + 8 * torch.finfo(dtype).eps
 
 
 @pytest.mark.usefixtures("tiles")
@@ -101,6 +100,14 @@ def test_dtypes_mix(h_dtype: torch.dtype, weight_dtype: torch.dtype, device: tor
     ):
         # Both round their results to the coarser dtype, and may do so differently.
         assert error(got, plain) <= 4 * max(torch.finfo(h_dtype).eps, torch.finfo(weight_dtype).eps)
+
+
+def test_without_bias(device: torch.device) -> None:
+    p = problem(*SHAPES["ragged"], bias=False, device=device)
+    upstream = torch.randn(p.scores("torch").shape, dtype=torch.float64, device=device)
+    expected = everything(p, p.definition(), upstream)
+    for got, wanted in zip(everything(p, p.scores("triton"), upstream), expected, strict=True):
+        assert error(got, wanted) <= 1e-14
 
 
 @pytest.mark.usefixtures("tiles")

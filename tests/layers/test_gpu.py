@@ -1,14 +1,11 @@
 """What is particular to a GPU: nothing waits for the device, and faults are found there and reported later."""
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 import torch
 from torch import Tensor
 
 import zloss
+from tests.gpu import no_synchronisation
 from tests.layers.twins import k1_of, make_twins
 
 HIDDEN, CLASSES = 16, 300
@@ -35,18 +32,6 @@ def train_step(layer: zloss.FactoredLinear, lr: float = 20.0, rows: int = 8) -> 
 def train_steps(layer: zloss.FactoredLinear, steps: int) -> None:
     for _ in range(steps):
         train_step(layer)
-
-
-@contextmanager
-def no_synchronisation() -> Iterator[None]:
-    torch.cuda.synchronize()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch calls the mode a prototype
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("rows", [8, 40])
@@ -149,4 +134,5 @@ def test_results_are_not_read_over_a_fault(layer: zloss.FactoredLinear) -> None:
 
 def test_many_steps_ahead_the_host_waits(layer: zloss.FactoredLinear) -> None:
     train_steps(layer, 100)
-    assert len(layer._monitor._pending) <= layer._monitor.DEPTH
+    reports = layer._monitor._reports
+    assert len(reports._pending) <= reports.DEPTH

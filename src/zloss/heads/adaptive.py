@@ -22,11 +22,11 @@ from numbers import Integral
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zloss.heads.class_order import ClassOrder, checked_counts
 from zloss.heads.head import Head
+from zloss.heads.softmax import log_softmax
 from zloss.layers.ranking import LinearScores, Scores
 from zloss.losses.reduction import Reduction, check_reduction, reduce_loss
 from zloss.targets import IGNORE_INDEX, Targets
@@ -129,10 +129,10 @@ class AdaptiveSoftmax(Head):
     def _log_prob_of(self, h: Tensor, targets: Targets) -> Tensor:  # (B, K)
         stretches = Stretches.of(self.softmax)
         rows_by_cluster = stretches.rows_by_cluster(targets.index, targets.valid)
-        log_prob = _log_softmax(self.softmax.head(h)).gather(1, stretches.head_column(targets.index))
+        log_prob = log_softmax(self.softmax.head(h)).gather(1, stretches.head_column(targets.index))
         for cluster, rows in enumerate(rows_by_cluster, start=1):
             if len(rows):
-                within_cluster = _log_softmax(self.softmax.tail[cluster - 1](h.index_select(0, rows)))
+                within_cluster = log_softmax(self.softmax.tail[cluster - 1](h.index_select(0, rows)))
                 local, inside = stretches.within(cluster, targets.index[rows])
                 log_prob = log_prob.index_add(0, rows, torch.where(inside, within_cluster.gather(1, local), 0))
         return log_prob
@@ -315,8 +315,3 @@ def _check_widths(in_features: int, div_value: float, clusters: int) -> None:
             f"in_features={in_features}, div_value={div_value:g}; set div_value to {largest:g} or less"
             + (", or use fewer cutoffs" if clusters > 1 else "")
         )
-
-
-def _log_softmax(logits: Tensor) -> Tensor:  # (n, m) -> (n, m)
-    """In float32 at least: under autocast the products are in half precision, their normaliser must not be."""
-    return F.log_softmax(logits, dim=1, dtype=torch.promote_types(logits.dtype, torch.float32))

@@ -98,7 +98,8 @@ def _adaptive(in_features: int, num_classes: int, config: "HeadConfig", **option
 
 
 def _sampled(in_features: int, num_classes: int, config: "HeadConfig", **options: Any) -> Head:
-    return SampledSoftmax(in_features, num_classes, loss=config.loss, **config.manners, **options)
+    loss: Any = config.loss  # one of the names in `HEADS`
+    return SampledSoftmax(in_features, num_classes, loss=loss, **config.manners, **options)
 
 
 _NO_LOGITS = "it sees all classes through their sum and sum of squares alone and never forms a logit"

@@ -7,13 +7,13 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zloss.heads.blocks import RowBlocks, block_linear
 from zloss.heads.class_order import ClassOrder
 from zloss.heads.clustering import Clustering
 from zloss.heads.head import Head
+from zloss.heads.softmax import log_softmax
 from zloss.layers.ranking import LinearScores, Scores
 from zloss.losses.reduction import Reduction, check_reduction, reduce_loss
 from zloss.targets import IGNORE_INDEX
@@ -98,13 +98,13 @@ class HierarchicalSoftmax(Head):
 
     def _log_prob_of(self, h: Tensor, positions: Tensor) -> Tensor:  # (B, H), (B, K) -> (B, K)
         block = self.block_of(positions)
-        of_cluster = _log_softmax(self.clusters(h)).gather(1, block)
+        of_cluster = log_softmax(self.clusters(h)).gather(1, block)
         pairs = h.repeat_interleave(positions.shape[1], 0) if positions.shape[1] > 1 else h
         scores = block_linear(
             pairs, self.members, self.member_bias, block.flatten(), self.blocks, implementation=self.implementation
         )
         member = positions - self.blocks.offsets[block]
-        of_member = _log_softmax(scores).gather(1, member.reshape(-1, 1))
+        of_member = log_softmax(scores).gather(1, member.reshape(-1, 1))
         return of_cluster + of_member.reshape(positions.shape)
 
     def block_of(self, positions: Tensor) -> Tensor:
@@ -190,7 +190,7 @@ class HierarchicalScores(Scores):
     @cached_property
     def shift(self) -> Tensor:  # (B, clusters)
         """`log p(cluster) - log sum of exp` of the activations of its members."""
-        of_cluster = _log_softmax(self.head.clusters(self.h))
+        of_cluster = log_softmax(self.head.clusters(self.h))
         return of_cluster - torch.cat([self._normalizers(run) for run in self._runs()], 1)
 
     def _normalizers(self, run: "_Run") -> Tensor:  # (B, clusters of the run)
@@ -227,7 +227,3 @@ def _clustering(num_classes: int, clusters: Clustering | int | None, counts: Ten
     if len(counts) != num_classes:
         raise ValueError(f"counts must have one number per class, {num_classes}, got {len(counts)}")
     return Clustering.by_frequency(counts, clusters)
-
-
-def _log_softmax(logits: Tensor) -> Tensor:
-    return F.log_softmax(logits, dim=1, dtype=torch.promote_types(logits.dtype, torch.float32))

@@ -6,7 +6,6 @@ from typing import Literal, get_args
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
-from torch.optim import Optimizer
 
 from zloss.heads.linear import LinearHead
 from zloss.heads.samplers import Sampler, SamplerName, make_sampler
@@ -70,6 +69,8 @@ class SampledSoftmax(LinearHead):
     torch.Size([4, 3])
     """
 
+    is_row_sparse = True
+
     def __init__(
         self,
         in_features: int,
@@ -130,16 +131,6 @@ class SampledSoftmax(LinearHead):
         per_target = self._per_target(own, drawn, targets.index, draws)
         return admitted.conclude(reduce_loss(targets.mean(per_target), targets.counted, self.reduction, weight))
 
-    def sgd(self, lr: float, *, weight_decay: float = 0.0) -> Optimizer:
-        """Plain SGD, which changes only the rows that the step has drawn. There is no weight decay."""
-        if weight_decay != 0:
-            raise ValueError(
-                f"SampledSoftmax cannot decay its weights, got weight_decay={weight_decay}: that would change all rows "
-                "in every step, and its gradient is row-sparse; use weight_decay=0, or add a penalty on the rows "
-                "that you want small to the loss"
-            )
-        return super().sgd(lr)
-
     def _logits(self, h: Tensor, index: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:  # (B, K), (B, S)
         """Activations of the targets and of the draws, in float32 or better.
 
@@ -157,7 +148,7 @@ class SampledSoftmax(LinearHead):
         return own, drawn
 
     def _log_expected(self, classes: Tensor) -> Tensor:  # as classes, float64
-        """`log(S q)`: how often a class is drawn in a step, on average."""
+        """`log(S q)`, the logarithm of how often a class is drawn in a step on average."""
         return self.sampler.log_prob(classes) + math.log(self.num_samples)
 
     def _per_target(self, own: Tensor, drawn: Tensor, index: Tensor, draws: Tensor) -> Tensor:  # (B, K)

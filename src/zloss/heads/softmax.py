@@ -122,3 +122,8 @@ def find_cross_entropy(name: str, device: torch.device | None = None) -> CrossEn
         here = [other for other, entry in IMPLEMENTATIONS.items() if entry.missing(device) is None]
         raise ValueError(f"softmax={name!r} cannot run here: {reason}; what can: {', '.join(here)}")
     return IMPLEMENTATIONS[name].cross_entropy
+
+
+def log_softmax(logits: Tensor) -> Tensor:  # (n, m) -> (n, m)
+    """In float32 at least: under autocast products are in half precision, and their normaliser must not be."""
+    return F.log_softmax(logits, dim=1, dtype=torch.promote_types(logits.dtype, torch.float32))

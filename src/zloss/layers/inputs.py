@@ -60,7 +60,8 @@ class Doorkeeper:
         """Check a batch; `h` comes back in the dtype of the layer."""
         check_hidden(h, weight.shape[1], weight)
         check_same_device(h, target)
-        if not torch.is_autocast_enabled(h.device.type):
+        # Autocast converts both sides of a product, but leaves float64 alone.
+        if not torch.is_autocast_enabled(h.device.type) or weight.dtype == torch.float64:
             h = h.to(weight.dtype)
         return self._admit_later(h, target) if h.device.type == "cuda" else self._admit_now(h, target)
 

@@ -1,0 +1,399 @@
+"""Every head, and its slow definition. To test a new head, add a row to `CASES`.
+
+The definitions form all logits, take elementary functions of them and leave the gradients to autograd: nothing of the
+library's ways to be fast is in them. They see the weights of a head by name, `case.weights(head)`.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import zloss
+from tests.losses.registry import EPS, A, B
+from zloss.heads.samplers import Sampler
+from zloss.heads.softmax import IMPLEMENTATIONS
+
+HIDDEN, CLASSES, SAMPLES = 8, 53, 20
+COUNTS = torch.randint(1, 40, (CLASSES,), generator=torch.Generator().manual_seed(1))  # some of them are equal
+LABELS = torch.arange(CLASSES).square() % 11  # six clusters of 5 to 10 classes, scattered
+LABELS[7] = 100  # and one of a single class
+SHUFFLED = zloss.Clustering.shuffled(CLASSES, 5, seed=3)
+CUTOFFS = [5, 20]
+COUNTED_CUTOFFS = [6, 25]
+
+Weights = dict[str, Tensor]
+OfAllClasses = Callable[[Weights, Tensor], Tensor]  # (weights, h (N, H)) -> (N, C)
+OfPairs = Callable[[Weights, Tensor, Tensor], Tensor]  # (weights, h (N, H), class of each row (N,)) -> (N,)
+
+
+# ---- losses of all logits: (N, C), (N,) -> (N,) ----------------------------------------------------------------------
+
+
+def own(values: Tensor, index: Tensor) -> Tensor:  # (N, C), (N,) -> (N,)
+    return values.gather(1, index[:, None])[:, 0]
+
+
+def softplus(x: Tensor) -> Tensor:
+    return x.clamp_min(0) + (-x.abs()).exp().log1p()
+
+
+def z_scores(logits: Tensor) -> Tensor:
+    return (logits - logits.mean(1, keepdim=True)) / logits.std(1, unbiased=False, keepdim=True)
+
+
+def softmax(logits: Tensor, index: Tensor) -> Tensor:
+    return logits.logsumexp(1) - own(logits, index)
+
+
+def sigmoid(logits: Tensor, index: Tensor) -> Tensor:
+    one_hot = F.one_hot(index, logits.shape[1]).bool()
+    return torch.where(one_hot, softplus(-logits), softplus(logits)).sum(1)
+
+
+def z_softmax(logits: Tensor, index: Tensor) -> Tensor:
+    return softmax(A * z_scores(logits), index) / A
+
+
+def z_sigmoid(logits: Tensor, index: Tensor) -> Tensor:
+    return sigmoid(A * z_scores(logits), index) / A
+
+
+def z_loss(logits: Tensor, index: Tensor) -> Tensor:
+    return softplus(A * (B - own(z_scores(logits), index))) / A
+
+
+def squared_error(logits: Tensor, index: Tensor) -> Tensor:
+    return 0.5 * (logits - F.one_hot(index, logits.shape[1])).square().sum(1)
+
+
+def taylor_softmax(logits: Tensor, index: Tensor) -> Tensor:
+    return -own(taylor_log_prob(logits), index)
+
+
+def spherical_softmax(logits: Tensor, index: Tensor) -> Tensor:
+    return -own(spherical_log_prob(logits), index)
+
+
+# ---- scores and log-probabilities of all classes: (N, C) -> (N, C) ---------------------------------------------------
+
+
+def softmax_log_prob(scores: Tensor) -> Tensor:
+    return scores - scores.logsumexp(1, keepdim=True)
+
+
+def z_log_prob(logits: Tensor) -> Tensor:
+    return softmax_log_prob(A * z_scores(logits))
+
+
+def taylor_log_prob(logits: Tensor) -> Tensor:
+    return softmax_log_prob((1 + logits + logits.square() / 2).log())
+
+
+def spherical_log_prob(logits: Tensor) -> Tensor:
+    return softmax_log_prob((logits.square() + EPS).log())
+
+
+class LogitLoss(NamedTuple):
+    """A loss of all logits by its definition."""
+
+    make: Callable[..., nn.Module]  # of reduction and ignore_index
+    definition: Callable[[Tensor, Tensor], Tensor]
+    log_prob: Callable[[Tensor], Tensor] | None = None
+    ranks_by: Callable[[Tensor], Tensor] = lambda logits: logits
+
+
+def z_normalized(inner: Callable[..., nn.Module], **manners: Any) -> nn.Module:
+    return zloss.ZNormalized(inner(**manners), a=A)
+
+
+LOGIT_LOSSES = {
+    "softmax": LogitLoss(zloss.SoftmaxCrossEntropy, softmax, softmax_log_prob),
+    "sigmoid": LogitLoss(zloss.SigmoidCrossEntropy, sigmoid),
+    "z_softmax": LogitLoss(partial(z_normalized, zloss.SoftmaxCrossEntropy), z_softmax, z_log_prob),
+    "z_sigmoid": LogitLoss(partial(z_normalized, zloss.SigmoidCrossEntropy), z_sigmoid),
+    "z_loss": LogitLoss(partial(zloss.ZLoss, a=A, b=B), z_loss),
+    "squared_error": LogitLoss(zloss.SquaredError, squared_error),
+    "taylor_softmax": LogitLoss(zloss.TaylorSoftmax, taylor_softmax, taylor_log_prob, taylor_log_prob),
+    "spherical_softmax": LogitLoss(
+        partial(zloss.SphericalSoftmax, eps=EPS), spherical_softmax, spherical_log_prob, spherical_log_prob
+    ),
+    "torch's softmax": LogitLoss(nn.CrossEntropyLoss, softmax, softmax_log_prob),
+    "torch's z_softmax": LogitLoss(partial(z_normalized, nn.CrossEntropyLoss), z_softmax, z_log_prob),
+}
+
+
+# ---- the cases -------------------------------------------------------------------------------------------------------
+
+
+def parameters(head: zloss.Head) -> Weights:
+    return {name: parameter.detach().clone() for name, parameter in head.named_parameters()}
+
+
+def factored_weights(head: zloss.Head) -> Weights:
+    assert isinstance(head, zloss.SphericalOutput)
+    weight, bias = head.layer.weight(), head.layer.bias()
+    return {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
+
+
+class HeadCase(NamedTuple):
+    """A head and what is claimed of it."""
+
+    name: str
+    kind: str  # its name in `zloss.heads.config.HEADS`
+    loss: str  # likewise in LOSSES, where it is there
+    make: Callable[..., zloss.Head]  # of reduction, ignore_index, device and dtype
+    definition: OfPairs  # the loss of each example for its class
+    scores: OfAllClasses  # what the classes are ranked by, up to what changes no rank
+    log_prob: OfAllClasses | None  # for probability models
+    weights: Callable[[zloss.Head], Weights] = parameters  # copies of what the definitions see
+    is_row_sparse: bool = False
+    is_ours: bool = True  # the loss is of this library: K targets, row weights, 0 for a batch without targets
+    lr: float = 0.5  # at which a few hundred steps of SGD get somewhere
+    missing: str | None = None  # why it cannot run here
+
+    def made(self, device: torch.device | str = "cpu", *, seed: int = 0, **options: Any) -> zloss.Head:
+        """A head in float64, the same one for the same seed."""
+        torch.manual_seed(seed)
+        return self.make(**{"device": device, "dtype": torch.float64, **options})
+
+
+def linear(prefix: str, w: Weights, h: Tensor) -> Tensor:  # (N, C)
+    logits = h @ w[f"{prefix}weight"].T
+    return logits + w[f"{prefix}bias"] if f"{prefix}bias" in w else logits
+
+
+def logit_case(kind: str, make: Callable[..., zloss.Head], loss: str, *, note: str = "", **claims: Any) -> HeadCase:
+    """A head whose loss is a function of all logits, however it gets around them."""
+    entry = LOGIT_LOSSES[loss]
+    logits = partial(linear, {"factored": "", "gram": "layer.linear.", "dense": "linear."}[kind])
+    return HeadCase(
+        f"{kind} {loss}{note}",
+        kind,
+        loss,
+        partial(make, entry.make),
+        definition=lambda w, h, index: entry.definition(logits(w, h), index),
+        scores=lambda w, h: entry.ranks_by(logits(w, h)),
+        log_prob=None if entry.log_prob is None else lambda w, h: entry.log_prob(logits(w, h)),  # type: ignore[misc]
+        weights=factored_weights if kind == "factored" else parameters,
+        **claims,
+    )
+
+
+def make_dense(
+    loss: Callable[..., nn.Module],
+    *,
+    bias: bool = False,
+    softmax: Any = "logits",
+    device: Any = None,
+    dtype: Any = None,
+    **manners: Any,
+) -> zloss.Head:
+    return zloss.DenseOutput(
+        HIDDEN, CLASSES, loss=loss(**manners), bias=bias, softmax=softmax, device=device, dtype=dtype
+    )
+
+
+def make_spherical(
+    layer: type[zloss.FactoredLinear] | type[zloss.GramLinear],
+    loss: Callable[..., zloss.SphericalLoss],
+    *,
+    reduction: Any = "mean",
+    ignore_index: int = -100,
+    **options: Any,
+) -> zloss.Head:
+    return zloss.SphericalOutput(
+        layer(HIDDEN, CLASSES, ignore_index=ignore_index, **options), loss(reduction=reduction)
+    )
+
+
+make_factored = partial(make_spherical, zloss.FactoredLinear)
+make_gram = partial(make_spherical, zloss.GramLinear)
+
+
+def hierarchical_log_prob(clusters: Sequence[Tensor], w: Weights, h: Tensor) -> Tensor:  # (N, C)
+    of_cluster = softmax_log_prob(linear("clusters.", w, h))
+    members = linear("member_", {"member_weight": w["members"], **w}, h).split([len(part) for part in clusters], 1)
+    parts = [of_cluster[:, [i]] + softmax_log_prob(logits) for i, logits in enumerate(members)]
+    return torch.cat(parts, 1)[:, torch.cat(list(clusters)).argsort()]
+
+
+def hierarchical_case(note: str, families: Sequence[Tensor], **options: Any) -> HeadCase:
+    log_prob = partial(hierarchical_log_prob, families)
+    return HeadCase(
+        f"hierarchical {note}",
+        "hierarchical",
+        "softmax",
+        partial(zloss.HierarchicalSoftmax, HIDDEN, CLASSES, **options),
+        definition=lambda w, h, index: -own(log_prob(w, h), index),
+        scores=log_prob,
+        log_prob=log_prob,
+        is_row_sparse=True,
+    )
+
+
+def adaptive_log_prob(cutoffs: Sequence[int], order: Tensor, w: Weights, h: Tensor) -> Tensor:  # (N, C)
+    of_head = softmax_log_prob(linear("softmax.head.", w, h))
+    parts = [of_head[:, : cutoffs[0]]]
+    for i in range(len(cutoffs)):
+        narrow = linear(f"softmax.tail.{i}.0.", w, h)
+        parts.append(of_head[:, [cutoffs[0] + i]] + softmax_log_prob(linear(f"softmax.tail.{i}.1.", w, narrow)))
+    return torch.cat(parts, 1)[:, order.argsort()]
+
+
+def adaptive_case(note: str, cutoffs: Sequence[int], order: Tensor, **options: Any) -> HeadCase:
+    log_prob = partial(adaptive_log_prob, cutoffs, order)
+    return HeadCase(
+        f"adaptive {note}",
+        "adaptive",
+        "softmax",
+        partial(zloss.AdaptiveSoftmax, HIDDEN, CLASSES, cutoffs=cutoffs, div_value=2.0, **options),
+        definition=lambda w, h, index: -own(log_prob(w, h), index),
+        scores=log_prob,
+        log_prob=log_prob,
+    )
+
+
+def sampled_softmax(logits: Tensor, index: Tensor, draws: Tensor, log_expected: Tensor) -> Tensor:  # (N,)
+    drawn = (logits - log_expected)[:, draws].masked_fill(draws == index[:, None], -math.inf)
+    return torch.cat([own(logits, index)[:, None], drawn], 1).logsumexp(1) - own(logits, index)
+
+
+def nce(logits: Tensor, index: Tensor, draws: Tensor, log_expected: Tensor) -> Tensor:  # (N,)
+    log_odds = logits - log_expected
+    return softplus(-own(log_odds, index)) + softplus(log_odds[:, draws]).sum(1)
+
+
+def sampled_case(
+    note: str,
+    loss: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
+    sampler: Callable[[torch.device], Sampler],
+    q: Tensor,
+    lr: float = 0.5,
+    **options: Any,
+) -> HeadCase:
+    """The definition draws from torch's generator, as the head does: seed both alike."""
+    name = "nce" if loss is nce else "softmax"
+
+    def definition(w: Weights, h: Tensor, index: Tensor) -> Tensor:
+        draws = sampler(h.device).draw(SAMPLES)
+        return loss(linear("linear.", w, h), index, draws, (SAMPLES * q.double()).log().to(h.device))
+
+    def make(**manners: Any) -> zloss.Head:
+        by = sampler(torch.device(manners["device"]))
+        return zloss.SampledSoftmax(
+            HIDDEN, CLASSES, num_samples=SAMPLES, sampler=by, loss=name, **options, **manners  # type: ignore[arg-type]
+        )
+
+    return HeadCase(
+        f"sampled {name} {note}",
+        "sampled",
+        name,
+        make,
+        definition,
+        scores=partial(linear, "linear."),
+        log_prob=lambda w, h: softmax_log_prob(linear("linear.", w, h)),
+        is_row_sparse=True,
+        lr=lr,
+    )
+
+
+def uniform(device: torch.device) -> Sampler:
+    return zloss.UniformSampler(CLASSES, device=device)
+
+
+def log_uniform(device: torch.device) -> Sampler:
+    return zloss.LogUniformSampler(CLASSES, device=device)
+
+
+def unigram(device: torch.device) -> Sampler:
+    return zloss.UnigramSampler(COUNTS, device=device)
+
+
+IN_ORDER = torch.arange(CLASSES)
+BY_COUNTS = COUNTS.argsort(descending=True, stable=True)
+SIZES = [8, 8, 8, 8, 7, 7, 7]  # 53 classes in round(sqrt(53)) clusters
+BY_LABELS = [(label == LABELS).nonzero()[:, 0] for label in LABELS.unique()]
+UNIFORM_Q = torch.full((CLASSES,), 1 / CLASSES, dtype=torch.float64)
+LOG_UNIFORM_Q = ((IN_ORDER.double() + 2) / (IN_ORDER.double() + 1)).log() / math.log(CLASSES + 1)
+UNIGRAM_Q = COUNTS.double() ** 0.75 / (COUNTS.double() ** 0.75).sum()
+
+CASES = [
+    logit_case("dense", make_dense, "softmax"),
+    logit_case("dense", partial(make_dense, bias=True), "softmax", note=" bias"),
+    logit_case(
+        "dense",
+        partial(make_dense, bias=True, softmax="linear_cross_entropy"),
+        "softmax",
+        note=" by linear_cross_entropy",
+        missing=IMPLEMENTATIONS["linear_cross_entropy"].missing(None),
+    ),
+    logit_case("dense", partial(make_dense, bias=True), "sigmoid", lr=0.2),
+    logit_case("dense", make_dense, "z_softmax"),
+    logit_case("dense", partial(make_dense, bias=True), "z_sigmoid"),
+    logit_case("dense", partial(make_dense, bias=True), "z_loss"),
+    logit_case("dense", make_dense, "squared_error", lr=0.1),
+    logit_case("dense", make_dense, "taylor_softmax"),
+    logit_case("dense", make_dense, "spherical_softmax"),
+    logit_case("dense", partial(make_dense, bias=True), "torch's softmax", is_ours=False),
+    logit_case("dense", make_dense, "torch's z_softmax", is_ours=False),
+    logit_case("factored", make_factored, "z_loss"),
+    logit_case("factored", partial(make_factored, bias=True), "z_loss", note=" bias"),
+    logit_case("factored", partial(make_factored, bias=True), "squared_error", lr=0.1),
+    logit_case("factored", make_factored, "taylor_softmax"),
+    logit_case("factored", make_factored, "spherical_softmax"),
+    logit_case("gram", make_gram, "z_loss"),
+    logit_case("gram", partial(make_gram, bias=True), "z_loss", note=" bias"),
+    logit_case("gram", make_gram, "squared_error", lr=0.1),
+    logit_case("gram", partial(make_gram, bias=True), "taylor_softmax"),
+    logit_case("gram", make_gram, "spherical_softmax"),
+    hierarchical_case("in order", IN_ORDER.split(SIZES)),
+    hierarchical_case("in order, bias", IN_ORDER.split(SIZES), bias=True),
+    hierarchical_case("by counts", BY_COUNTS.split(SIZES), counts=COUNTS),
+    hierarchical_case("by labels, bias", BY_LABELS, clusters=zloss.Clustering.by_labels(LABELS), bias=True),
+    hierarchical_case("shuffled", SHUFFLED.order.split(SHUFFLED.sizes), clusters=SHUFFLED),
+    adaptive_case("in order", CUTOFFS, IN_ORDER),
+    adaptive_case("by counts, bias", COUNTED_CUTOFFS, BY_COUNTS, counts=COUNTS, head_bias=True),
+    sampled_case("uniform", sampled_softmax, uniform, UNIFORM_Q),
+    sampled_case("log-uniform, bias", sampled_softmax, log_uniform, LOG_UNIFORM_Q, bias=True),
+    sampled_case("unigram", sampled_softmax, unigram, UNIGRAM_Q),
+    sampled_case("log-uniform", nce, log_uniform, LOG_UNIFORM_Q, lr=0.2),
+    sampled_case("unigram, bias", nce, unigram, UNIGRAM_Q, lr=0.2, bias=True),
+]
+
+
+def each(cases: Iterable[HeadCase]) -> pytest.MarkDecorator:
+    """Run a test once for each case, as its argument `case`; skip those that cannot run here."""
+    rows = [
+        pytest.param(case, id=case.name, marks=[pytest.mark.skip(reason=case.missing)] if case.missing else [])
+        for case in cases
+    ]
+    return pytest.mark.parametrize("case", rows)
+
+
+every_head = each(CASES)
+every_head_of_ours = each(case for case in CASES if case.is_ours)
+every_head_with_a_foreign_loss = each(case for case in CASES if not case.is_ours)
+every_probability_model = each(case for case in CASES if case.log_prob is not None)
+every_other_head = each(case for case in CASES if case.log_prob is None)
+every_row_sparse_head = each(case for case in CASES if case.is_row_sparse)
+every_head_but_row_sparse = each(case for case in CASES if not case.is_row_sparse)
+
+
+def unregistered(candidates: Iterable[object]) -> list[str]:
+    """The concrete heads among `candidates` that no row of `CASES` makes."""
+    registered = {type(case.made()) for case in CASES if not case.missing}
+    return [
+        candidate.__name__
+        for candidate in candidates
+        if inspect.isclass(candidate)
+        and issubclass(candidate, zloss.Head)
+        and not inspect.isabstract(candidate)
+        and candidate not in registered
+    ]
