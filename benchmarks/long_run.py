@@ -4,8 +4,8 @@
     python benchmarks/long_run.py --device cuda   on a GPU, writes records/long_run.cuda.jsonl
 
 Several layers see the same batches: the factored one in float32, dense SGD in float64, and dense SGD in float32, which
-shows what float32 costs without any factors. The task can be learnt (noisy codes of the classes, drawn with Zipf
-frequencies), and the learning rate is one at which it is.
+shows what float32 costs without any factors. The task can be learnt (`ZipfCodes`), and the learning rate is one at
+which it is.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 import zloss
 from zloss.lab.records import Record, provenance, write_records
+from zloss.lab.synthetic import ZipfCodes
 
 RECORDS = Path(__file__).parent / "records"
 
@@ -74,13 +75,11 @@ class Runner:
 
 
 def batches(run: LongRun, device: torch.device) -> Iterable[tuple[Tensor, Tensor]]:
+    task = ZipfCodes(classes=run.classes, inputs=run.hidden, noise=1.0, seed=run.seed)
     generator = torch.Generator().manual_seed(run.seed)
-    codes = torch.randn(run.classes, run.hidden, generator=generator)
-    frequency = 1 / torch.arange(1, run.classes + 1, dtype=torch.float64)
     for _ in range(run.steps):
-        target = torch.multinomial(frequency, run.batch, replacement=True, generator=generator)
-        h = (codes[target] + torch.randn(run.batch, run.hidden, generator=generator)).relu()
-        yield h.to(device), target.to(device)
+        x, target = task.draw(run.batch, generator)
+        yield x.relu().to(device), target.to(device)
 
 
 def compare_with_dense(run: LongRun, device: torch.device, *, progress: bool = False) -> list[Record]:
