@@ -192,6 +192,7 @@ class AdaptiveScores(Scores):
 
     softmax: nn.AdaptiveLogSoftmaxWithLoss
     h: Tensor  # (B, H)
+    width: int | None = None  # of blocks
 
     @property
     def num_rows(self) -> int:
@@ -220,7 +221,10 @@ class AdaptiveScores(Scores):
         return own
 
     def rows(self, part: slice) -> "AdaptiveScores":
-        return AdaptiveScores(self.softmax, self.h[part])
+        return replace(self, h=self.h[part])
+
+    def in_blocks_of(self, width: int) -> "AdaptiveScores":
+        return replace(self, width=width)
 
     def of_targets(self, index: Tensor) -> Tensor:
         # Of a cluster only the rows that have a target in it: no pass over all classes for the others. Ranks do not
@@ -247,7 +251,8 @@ class AdaptiveScores(Scores):
     @cached_property
     def _segments(self) -> list[LinearScores]:
         clusters = range(1, len(self._stretches.bounds) - 1)
-        return [self._shortlist(), *(self._cluster(cluster) for cluster in clusters)]
+        segments = [self._shortlist(), *(self._cluster(cluster) for cluster in clusters)]
+        return segments if self.width is None else [segment.in_blocks_of(self.width) for segment in segments]
 
     def _shortlist(self) -> LinearScores:  # (B, S)
         keys, bias = self._head.keys, self._head.class_bias

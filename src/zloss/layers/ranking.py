@@ -4,11 +4,13 @@ The rank of a class is **1 + the number of classes that score strictly higher**,
 rank and the best class has rank 1.
 
 `Scores` stands for the B x C matrix of the scores of all classes and is evaluated piecewise. An output layer supplies
-`block`, `own` and `rows`; everything else follows.
+`block`, `own`, `rows` and `in_blocks_of`; everything else follows. Making one should cost nothing: what is expensive
+is computed when first needed.
 
 Shape letters: B rows, C classes, K targets per row, H width of the layer.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -19,10 +21,10 @@ from torch import Tensor
 
 from zloss.targets import Targets
 
-# Scores held at a time when the caller names no block size: 64 MiB in float32.
-_BLOCK_ELEMENTS = 2**24
+# Classes at a time when the caller names no block size, and rows: their scores take 32 MiB in float32.
+_BLOCK_CLASSES = 4096
 _QUERY_ROWS = 2048
-# Narrow products take other routes through a library, which add up in another order.
+# Narrow products are slow, and take routes of their own through a library.
 _LEAST_COLUMNS = 128
 
 
@@ -45,11 +47,19 @@ class Scores(ABC):
 
     @abstractmethod
     def own(self, classes: Tensor) -> Tensor:  # (B,) -> (B,)
-        """The score of one class per row, by a matrix product like a block's, so that equal weights score equally."""
+        """The score of one class per row, equal to the last bit to that in a block (see `in_blocks_of`)."""
 
     @abstractmethod
     def rows(self, part: slice) -> "Scores":
         """Some of the rows."""
+
+    @abstractmethod
+    def in_blocks_of(self, width: int) -> "Scores":
+        """The same scores, for blocks of at most so many classes.
+
+        Libraries add up products of different shapes in different orders. So that equal weights score equally wherever
+        they stand, all products are then taken with the same number of columns.
+        """
 
     def all(self) -> Tensor:  # (B, C)
         """The whole matrix."""
@@ -59,39 +69,45 @@ class Scores(ABC):
         """Values and classes of the k best scores of each row, best first."""
         if not 1 <= k <= self.num_classes:
             raise ValueError(f"k must be between 1 and the number of classes, {self.num_classes}, got {k}")
-        best = [part._topk_of_rows(k, block_size) for part in self._row_parts()]
+        width = self._checked_width(block_size)
+        best = [part._topk_of_rows(k, width) for part in self._row_parts(width)]
         return torch.cat([values for values, _ in best]), torch.cat([classes for _, classes in best])
 
     def rank(self, targets: Targets, block_size: int | None = None) -> Tensor:  # (B, K)
         """Rank of each target among all classes; 0 for an ignored target."""
-        parts = zip(self._row_parts(), targets.index.split(_QUERY_ROWS), strict=True)
-        ranks = torch.cat([part._rank_of_rows(index, block_size) for part, index in parts])
+        width = self._checked_width(block_size)
+        parts = zip(self._row_parts(width), targets.index.split(_QUERY_ROWS), strict=True)
+        ranks = torch.cat([part._rank_of_rows(index, width) for part, index in parts])
         return torch.where(targets.valid, ranks, 0)
 
-    def logsumexp(self, block_size: int | None = None) -> Tensor:  # (B,)
+    def logsumexp(self) -> Tensor:  # (B,)
         """`log(sum(exp(scores)))` of each row."""
-        return torch.cat([part._logsumexp_of_rows(block_size) for part in self._row_parts()])
+        width = self._checked_width(None)
+        return torch.cat([part._logsumexp_of_rows(width) for part in self._row_parts(width)])
 
     def of_targets(self, index: Tensor) -> Tensor:  # (B, K) -> (B, K)
         """The scores of K classes per row."""
-        parts = zip(self._row_parts(), index.split(_QUERY_ROWS), strict=True)
+        parts = zip(self._row_parts(self._checked_width(None)), index.split(_QUERY_ROWS), strict=True)
         return torch.cat([part._own_of_rows(index) for part, index in parts])
 
-    def _row_parts(self) -> Iterator["Scores"]:
-        for start in range(0, max(1, self.num_rows), _QUERY_ROWS):
-            yield self.rows(slice(start, start + _QUERY_ROWS))
-
-    def _blocks(self, block_size: int | None) -> Iterator[tuple[int, Tensor]]:
-        if block_size is None:
-            block_size = max(1024, _BLOCK_ELEMENTS // max(1, self.num_rows))
-        if block_size < 1:
+    def _checked_width(self, block_size: int | None) -> int:
+        if block_size is not None and block_size < 1:
             raise ValueError(f"block_size must be at least 1 class, got {block_size}")
-        for start in range(0, self.num_classes, block_size):
-            yield start, self.block(start, min(start + block_size, self.num_classes))
+        if block_size is None:  # blocks of equal size, so that the last one has little to fill up
+            block_size = math.ceil(self.num_classes / math.ceil(self.num_classes / _BLOCK_CLASSES))
+        return min(block_size, self.num_classes)
 
-    def _topk_of_rows(self, k: int, block_size: int | None) -> tuple[Tensor, Tensor]:
+    def _row_parts(self, width: int) -> Iterator["Scores"]:
+        for start in range(0, max(1, self.num_rows), _QUERY_ROWS):
+            yield self.rows(slice(start, start + _QUERY_ROWS)).in_blocks_of(width)
+
+    def _blocks(self, width: int) -> Iterator[tuple[int, Tensor]]:
+        for start in range(0, self.num_classes, width):
+            yield start, self.block(start, min(start + width, self.num_classes))
+
+    def _topk_of_rows(self, k: int, width: int) -> tuple[Tensor, Tensor]:
         best: tuple[Tensor, Tensor] | None = None
-        for start, scores in self._blocks(block_size):
+        for start, scores in self._blocks(width):
             values, classes = scores.topk(min(k, scores.shape[1]))
             classes = classes + start
             if best is not None:
@@ -105,10 +121,10 @@ class Scores(ABC):
     def _own_of_rows(self, index: Tensor) -> Tensor:
         return torch.stack([self.own(column) for column in index.T], 1)
 
-    def _rank_of_rows(self, index: Tensor, block_size: int | None) -> Tensor:
+    def _rank_of_rows(self, index: Tensor, width: int) -> Tensor:
         own = self._own_of_rows(index)
         higher = torch.zeros_like(index)
-        for start, scores in self._blocks(block_size):
+        for start, scores in self._blocks(width):
             local = index - start
             inside = (local >= 0) & (local < scores.shape[1])
             # Its score may differ in the last bit between two products: a target must not outrank itself.
@@ -118,9 +134,9 @@ class Scores(ABC):
             higher -= itself.long()
         return higher + 1
 
-    def _logsumexp_of_rows(self, block_size: int | None) -> Tensor:
+    def _logsumexp_of_rows(self, width: int) -> Tensor:
         total: Tensor | None = None
-        for _, scores in self._blocks(block_size):
+        for _, scores in self._blocks(width):
             of_block = scores.logsumexp(1)
             total = of_block if total is None else torch.logaddexp(total, of_block)
         assert total is not None, "there is at least one class"
@@ -136,6 +152,7 @@ class LinearScores(Scores):
     row_shift: Tensor | None = None  # (B,)
     class_bias: Tensor | None = None  # (C,)
     transform: Callable[[Tensor], Tensor] | None = None
+    width: int | None = None  # of all products; as wide as what is asked for where None
 
     @property
     def num_rows(self) -> int:
@@ -146,29 +163,43 @@ class LinearScores(Scores):
         return self.keys.shape[0]
 
     def block(self, start: int, stop: int) -> Tensor:
-        scores = _product(self.queries, self.keys[start:stop])
-        if self.row_shift is not None:
-            scores += self.row_shift[:, None]
-        if self.class_bias is not None:
-            scores += self.class_bias[start:stop]
-        return scores if self.transform is None else self.transform(scores)
+        bias = None if self.class_bias is None else self.class_bias[start:stop]
+        return self._scores_of(self.keys[start:stop], bias)
 
     def own(self, classes: Tensor) -> Tensor:
-        bias = None if self.class_bias is None else self.class_bias[classes]
-        return replace(self, keys=self.keys[classes], class_bias=bias).all().diagonal()
+        """Each row with its own class; as many products as it takes to keep them at their width."""
+        own = []
+        for start, part in self._parts_of(classes):
+            bias = None if self.class_bias is None else self.class_bias[part]
+            own.append(self._scores_of(self.keys[part], bias)[start : start + len(part)].diagonal())
+        return torch.cat(own)
 
     def rows(self, part: slice) -> "LinearScores":
         shift = None if self.row_shift is None else self.row_shift[part]
         return replace(self, queries=self.queries[part], row_shift=shift)
 
+    def in_blocks_of(self, width: int) -> "LinearScores":
+        return replace(self, width=max(_LEAST_COLUMNS, min(width, self.num_classes)))
+
+    def _parts_of(self, classes: Tensor) -> Iterator[tuple[int, Tensor]]:
+        width = self.width or max(1, len(classes))
+        for start in range(0, max(1, len(classes)), width):
+            yield start, classes[start : start + width]
+
+    def _scores_of(self, keys: Tensor, bias: Tensor | None) -> Tensor:  # (n, H), (n,) -> (B, n)
+        scores = self._product(keys)
+        if self.row_shift is not None:
+            scores += self.row_shift[:, None]
+        if bias is not None:
+            scores += bias
+        return scores if self.transform is None else self.transform(scores)
+
+    def _product(self, keys: Tensor) -> Tensor:  # (n, H) -> (B, n)
+        missing = 0 if self.width is None else self.width - len(keys)
+        if missing <= 0:
+            return self.queries @ keys.T
+        return (self.queries @ F.pad(keys, (0, 0, 0, missing)).T)[:, : len(keys)].contiguous()
+
     def transformed(self, transform: Callable[[Tensor], Tensor]) -> "LinearScores":
         """The same scores seen through an elementwise function."""
         return replace(self, transform=transform)
-
-
-def _product(queries: Tensor, keys: Tensor) -> Tensor:  # (B, H), (n, H) -> (B, n)
-    """`queries @ keys^T`, in which equal keys score equally however many others are with them."""
-    missing = _LEAST_COLUMNS - len(keys)
-    if missing <= 0:
-        return queries @ keys.T
-    return (queries @ F.pad(keys, (0, 0, 0, missing)).T)[:, : len(keys)].contiguous()
