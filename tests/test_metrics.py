@@ -1,5 +1,6 @@
-"""Metrics of ranks: the definition, in one piece or streamed."""
+"""Metrics of ranks, and perplexity: the definition, in one piece or streamed."""
 
+import math
 import re
 from fractions import Fraction
 from typing import Any
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from zloss import MeanReciprocalRank, TopKError
+from zloss import MeanReciprocalRank, Perplexity, TopKError
 
 Metric = TopKError | MeanReciprocalRank
 METRICS: list[Metric] = [TopKError(1), TopKError(5), MeanReciprocalRank()]
@@ -156,3 +157,108 @@ def test_negative_ranks_are_reported_when_the_device_is_read(metric: Metric, dev
 def test_k_must_be_positive(k: Any) -> None:
     with pytest.raises(ValueError, match=f"k must be an integer of at least 1, got {k}"):
         TopKError(k)
+
+
+# ---- perplexity ------------------------------------------------------------------------------------------------------
+
+log_probs = st.lists(st.floats(-50, 0), min_size=1, max_size=40)
+
+
+def perplexity(log_prob: list[float]) -> float:
+    return math.exp(-math.fsum(log_prob) / len(log_prob))
+
+
+@given(log_prob=log_probs)
+@settings(deadline=None, max_examples=100)
+def test_perplexity_is_its_definition(log_prob: list[float]) -> None:
+    metric = Perplexity()
+    metric.update(torch.tensor(log_prob, dtype=torch.float64))
+    # Exponents up to 50, summed in float64: an error of some 1e-14, which exp makes a relative one.
+    assert metric.compute() == pytest.approx(perplexity(log_prob), rel=1e-12)
+
+
+@given(pieces=st.lists(log_probs, min_size=1, max_size=6))
+@settings(deadline=None, max_examples=50)
+def test_streamed_perplexity_weighs_targets_and_not_batches(pieces: list[list[float]]) -> None:
+    metric = Perplexity()
+    for piece in pieces:
+        metric.update(torch.tensor(piece, dtype=torch.float64))
+    assert metric.compute() == pytest.approx(perplexity([value for piece in pieces for value in piece]), rel=1e-12)
+
+
+def test_a_uniform_model_has_the_perplexity_of_its_number_of_classes(device: torch.device) -> None:
+    metric = Perplexity()
+    metric.update(torch.full((3, 4), -math.log(1000), device=device))
+    assert metric.compute() == pytest.approx(1000, rel=1e-5)  # log(1000) is rounded to 5e-7 in float32
+    metric.reset()
+    metric.update(torch.zeros(5, device=device))
+    assert metric.compute() == 1
+
+
+@pytest.mark.parametrize("ignored", [0.0, -7.0, math.nan, -math.inf])
+def test_only_what_is_counted_counts(ignored: float, device: torch.device) -> None:
+    log_prob = torch.tensor([[-1.0, ignored], [-3.0, -2.0]], device=device, requires_grad=True)
+    metric = Perplexity()
+    metric.update(log_prob, counted=torch.tensor([[True, False], [True, True]], device=device))
+    metric.update(torch.full((2,), ignored, device=device), counted=torch.zeros(2, dtype=torch.bool, device=device))
+    assert metric.compute() == pytest.approx(math.exp(2), rel=1e-12)
+
+
+def test_what_a_model_cannot_be_forgiven() -> None:
+    """A target of probability 0 makes it infinite, and so does one too improbable for a float; a NaN stays one."""
+    for log_prob, expected in (
+        (-math.inf, math.inf),
+        (-800.0, math.inf),
+        (-700.0, math.exp(700)),
+        (math.nan, math.nan),
+    ):
+        metric = Perplexity()
+        metric.update(torch.tensor([log_prob], dtype=torch.float64))
+        assert metric.compute() == pytest.approx(expected, rel=1e-12, nan_ok=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_many_log_probabilities_are_summed_in_float64(dtype: torch.dtype) -> None:
+    metric = Perplexity()
+    metric.update(torch.full((100_000,), -2.0, dtype=dtype))
+    metric.update(torch.full((100_000,), -4.0, dtype=dtype))
+    assert metric.compute() == pytest.approx(math.exp(3), rel=1e-12)
+
+
+def test_perplexity_reset_and_computed_twice() -> None:
+    metric = Perplexity()
+    metric.update(torch.tensor([-5.0]))
+    assert metric.compute() == metric.compute() == pytest.approx(math.exp(5), rel=1e-12)
+    metric.reset()
+    with pytest.raises(ValueError, match="no targets yet"):
+        metric.compute()
+    metric.update(torch.tensor([-1.0]))
+    assert metric.compute() == pytest.approx(math.e, rel=1e-12)
+
+
+@pytest.mark.parametrize("counted", [None, torch.zeros(0, dtype=torch.bool)])
+def test_there_is_no_perplexity_of_nothing(counted: Tensor | None) -> None:
+    metric = Perplexity()
+    metric.update(torch.zeros(0), counted=counted)
+    with pytest.raises(
+        ValueError, match=re.escape("no targets yet: call update(log_prob) with at least one that counts")
+    ):
+        metric.compute()
+
+
+@pytest.mark.parametrize(
+    ("log_prob", "counted", "message"),
+    [
+        (torch.tensor([1, 2]), None, "log_prob must be a floating-point tensor, got torch.int64 (2,)"),
+        ([-1.0], None, "log_prob must be a floating-point tensor, got list"),
+        (torch.zeros(2), torch.ones(2), "bool tensor of the shape of log_prob, (2,), got torch.float32 (2,)"),
+        (torch.zeros(2), torch.ones(3, dtype=torch.bool), "the shape of log_prob, (2,), got torch.bool (3,)"),
+        (torch.zeros(2), [True, False], "the shape of log_prob, (2,), got list"),
+    ],
+)
+def test_log_probabilities_that_are_none(log_prob: Any, counted: Any, message: str) -> None:
+    metric = Perplexity()
+    metric.update(torch.tensor([-1.0]))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        metric.update(log_prob, counted=counted)
+    assert metric.compute() == pytest.approx(math.e, rel=1e-12)

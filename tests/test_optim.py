@@ -67,6 +67,36 @@ def test_clipping_takes_parameters_and_layers_in_any_mix(device: torch.device) -
     assert zloss.clip_grad_norm_([], 1.0) == 0
 
 
+@pytest.mark.parametrize("max_norm", [1e-3, 1e3])
+def test_clipping_sparse_gradients(max_norm: float, device: torch.device) -> None:
+    """Rows that occur several times count as their sum, in the norm and in the step."""
+    options: dict[str, Any] = {"dtype": torch.float64, "device": device}
+    sparse = nn.Embedding(20, 4, sparse=True, **options)
+    dense, linear = copy.deepcopy(sparse), nn.Linear(4, 3, **options)
+    dense.sparse = False
+    twin = copy.deepcopy(linear)
+    index = torch.tensor([3, 3, 3, 7, 0, 7], device=device)
+    for embedding, layer in ((sparse, linear), (dense, twin)):
+        layer(embedding(index)).square().sum().backward()
+    norm = zloss.clip_grad_norm_([sparse, *linear.parameters()], max_norm)
+    expected = nn.utils.clip_grad_norm_([*dense.parameters(), *twin.parameters()], max_norm)
+    assert norm.item() == pytest.approx(expected.item(), rel=1e-12)
+    assert sparse.weight.grad is not None
+    assert dense.weight.grad is not None
+    assert sparse.weight.grad.is_sparse
+    assert relative_error(sparse.weight.grad.to_dense(), dense.weight.grad) < 1e-12
+    assert (norm > max_norm) == (max_norm < 1), "one of the two is clipped"
+    for optimizer in (torch.optim.SGD(sparse.parameters(), 0.1), torch.optim.SGD(dense.parameters(), 0.1)):
+        optimizer.step()
+    assert relative_error(sparse.weight.detach(), dense.weight.detach()) < 1e-12
+
+
+def test_a_sparse_gradient_without_entries_has_no_norm(device: torch.device) -> None:
+    sparse = nn.Embedding(20, 4, sparse=True, device=device)
+    sparse(torch.zeros(0, dtype=torch.long, device=device)).sum().backward()
+    assert zloss.clip_grad_norm_(sparse, 1.0) == 0
+
+
 def test_clipping_refuses_nonsense(device: torch.device) -> None:
     factored, _ = twin_networks(device)
     factored(*batch(device)).backward()

@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+_LARGEST_EXPONENT = 709.0  # beyond it there is no float for `math.exp` to return, and it raises
+
 
 class _RankMetric(ABC):
     """A mean over ranks. Sums stay on the device of the ranks; only `compute` waits for them."""
@@ -98,12 +100,11 @@ class Perplexity:
     def update(self, log_prob: Tensor, *, counted: Tensor | None = None) -> None:
         """Add log-probabilities, in a tensor of any shape; only those that are `counted`, where that is given."""
         if not isinstance(log_prob, Tensor) or not log_prob.is_floating_point():
-            raise ValueError("log_prob must be a floating-point tensor")
+            raise ValueError(f"log_prob must be a floating-point tensor, got {_kind(log_prob)}")
         counted = torch.ones_like(log_prob, dtype=torch.bool) if counted is None else counted
-        if counted.shape != log_prob.shape or counted.dtype != torch.bool:
+        if not isinstance(counted, Tensor) or counted.shape != log_prob.shape or counted.dtype != torch.bool:
             raise ValueError(
-                f"counted must be a bool tensor of the shape of log_prob, {tuple(log_prob.shape)}, "
-                f"got {counted.dtype} {tuple(counted.shape)}"
+                f"counted must be a bool tensor of the shape of log_prob, {tuple(log_prob.shape)}, got {_kind(counted)}"
             )
         total = torch.where(counted, log_prob.detach(), 0).sum(dtype=torch.float64)
         sums = torch.stack([total, counted.sum(dtype=torch.float64)])
@@ -114,4 +115,9 @@ class Perplexity:
         total, count = (0, 0) if self._sums is None else self._sums.tolist()
         if not count:
             raise ValueError("no targets yet: call update(log_prob) with at least one that counts before compute()")
-        return math.exp(-total / count)
+        mean = -total / count
+        return math.inf if mean > _LARGEST_EXPONENT else math.exp(mean)
+
+
+def _kind(value: object) -> str:
+    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

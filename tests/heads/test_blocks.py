@@ -14,6 +14,9 @@ from tests.heads.block_problems import SHAPES, Problem, problem
 from zloss import kernels
 from zloss.heads.blocks import RowBlocks, block_linear
 
+# Adagrad and SparseAdam build sparse tensors without a word on checks, and torch 2.11 warns whatever one says.
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
+
 # Sums of at most some hundred products of size one, in float64.
 assert_close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
 
@@ -202,11 +205,6 @@ def adagrad(parameters: list[Tensor]) -> torch.optim.Optimizer:
     return torch.optim.Adagrad(parameters, lr=0.1)
 
 
-# Adagrad and SparseAdam build sparse tensors of their own and let torch warn that it does not check them.
-unchecked_by_torch = pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
-
-
-@unchecked_by_torch
 @pytest.mark.parametrize("optimizer", [sgd, adagrad])
 def test_optimizers_step_as_on_the_dense_gradient(
     optimizer: Callable[[list[Tensor]], torch.optim.Optimizer], device: torch.device
@@ -225,7 +223,6 @@ def test_optimizers_step_as_on_the_dense_gradient(
             assert_close(x, y)
 
 
-@unchecked_by_torch
 def test_sparse_adam_moves_only_the_rows_that_took_part(device: torch.device) -> None:
     p = problem([3, 2, 4, 2], [1, 1], 4, device=device)
     optimizer = torch.optim.SparseAdam([p.weight], lr=0.1)
@@ -235,6 +232,7 @@ def test_sparse_adam_moves_only_the_rows_that_took_part(device: torch.device) ->
     assert (p.weight != before).any(1).nonzero().flatten().tolist() == [3, 4]
 
 
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")
 def test_memory_is_that_of_the_rows_that_took_part() -> None:
     """Nothing as large as the weights, forward or back."""
     rows, width = 100_000, 64

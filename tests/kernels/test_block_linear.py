@@ -3,7 +3,6 @@
 On a machine without a GPU they run in Triton's interpreter.
 """
 
-from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -11,12 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.gpu import no_synchronisation
 from tests.heads.block_problems import SHAPES, Problem, leaf, problem
 from zloss import kernels
 from zloss.heads.blocks import RowBlocks, block_linear
 
 if not kernels.available():
     pytest.skip("triton is not installed", allow_module_level=True)
+
+# Torch 2.11 gives this warning even where it is told not to check.
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
@@ -38,7 +41,8 @@ def tiles(request: pytest.FixtureRequest, module: ModuleType, monkeypatch: pytes
         for name in ("SCORES", "GRAD_H", "GRAD_ROWS"):
             monkeypatch.setattr(module, name, module.Tile(elements=64, columns=8, warps=1))
         monkeypatch.setattr(module, "SCORES_AT_ONCE", 2)
-        monkeypatch.setattr(module, "GRAD_H_AT_ONCE", 2)
+        monkeypatch.setattr(module, "FILL_ROWS", 4)
+        monkeypatch.setattr(module, "PLAN_BY_PAIRS", 0)
 
 
 @pytest.fixture(autouse=True)
@@ -136,12 +140,32 @@ def test_each_gradient_alone(wanted: tuple[int, ...], device: torch.device) -> N
 
 def test_strided_input(device: torch.device) -> None:
     p = problem(*SHAPES["ragged"], device=device)
-    h, weight = leaf(p.h.T.contiguous()).T, leaf(p.weight.T.contiguous()).T
-    strided = Problem(h, weight, p.bias, p.block, p.blocks)
+    wide = torch.randn(len(p.weight), 20, dtype=torch.float64, device=device)
+    weight = wide[:, :13].detach().requires_grad_()
+    strided = Problem(leaf(p.h.T.contiguous()).T, weight, p.bias, p.block, p.blocks)
     upstream = torch.randn(p.blocks.largest, len(p.block), dtype=torch.float64, device=device).T
-    expected = everything(p, p.definition(), upstream)
+    expected = everything(strided, strided.definition(), upstream)
     for got, wanted in zip(everything(strided, strided.scores("triton"), upstream), expected, strict=True):
         assert error(got, wanted) <= 1e-14
+
+
+def test_rows_of_weight_must_be_contiguous(device: torch.device) -> None:
+    p = problem(*SHAPES["ragged"], device=device)
+    with pytest.raises(ValueError, match="rows of weight must be contiguous"):
+        block_linear(p.h, p.weight.T.contiguous().T, None, p.block, p.blocks, implementation="triton")
+
+
+# ---- the plan --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num", [1, 2, 31, 32, 33, 200])
+@pytest.mark.parametrize("most", [1, 5, 300])
+def test_pairs_and_sorting_lead_to_one_plan(num: int, most: int, module: ModuleType, device: torch.device) -> None:
+    blocks = RowBlocks(torch.randint(1, 9, (most,)).tolist(), device=device)
+    block = torch.randint(most, (num,), device=device)
+    for num_rows in (0, blocks.most_rows(num), blocks.num_rows):
+        expected = module._plan_by_sorting(block, blocks.offsets, num_rows)
+        assert torch.equal(module.plan(block, blocks.offsets, num_rows), expected)
 
 
 # ---- rows of the gradient --------------------------------------------------------------------------------------------
@@ -169,11 +193,8 @@ def test_rows_of_the_gradient(shape: str, exact_rows: bool, device: torch.device
 # ---- on a GPU --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def step(cuda: torch.device) -> Iterator[Callable[[], None]]:
-    """A training step of a layer in 30 blocks, warmed up."""
+def test_the_host_never_waits(cuda: torch.device) -> None:
     p = problem([20] * 29 + [3], [0] * 50, 64, dtype=torch.float32, device=cuda)
-    p.block.copy_(torch.randint(30, (50,), device=cuda))
     optimizer = torch.optim.SGD(p.inputs[1:], lr=0.1)
 
     def train() -> None:
@@ -182,14 +203,8 @@ def step(cuda: torch.device) -> Iterator[Callable[[], None]]:
         optimizer.zero_grad()
 
     train()
-    torch.cuda.synchronize()
-    yield train
-    torch.cuda.set_sync_debug_mode("default")
-
-
-def test_the_host_never_waits(step: Callable[[], None]) -> None:
-    torch.cuda.set_sync_debug_mode("error")
-    step()
+    with no_synchronisation():
+        train()
 
 
 def test_a_graph_can_hold_it(cuda: torch.device) -> None:

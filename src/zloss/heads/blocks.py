@@ -30,7 +30,6 @@ class RowBlocks(nn.Module):
 
     offsets: Tensor  # (M + 1,)
     sizes: Tensor  # (M,)
-    edges: Tensor  # (M + 1,) 0 .. M
 
     def __init__(self, sizes: Sequence[int], *, device: torch.device | str | None = None) -> None:
         super().__init__()
@@ -43,7 +42,6 @@ class RowBlocks(nn.Module):
         offsets = torch.tensor([0, *accumulate(sizes)], device=device)
         self.register_buffer("offsets", offsets, persistent=False)
         self.register_buffer("sizes", offsets.diff(), persistent=False)
-        self.register_buffer("edges", torch.arange(self.num_blocks + 1, device=device), persistent=False)
 
     def most_rows(self, num_examples: int) -> int:
         """The most rows that the blocks of so many examples can have together."""
@@ -80,8 +78,8 @@ def block_linear(
         implementation: "torch" multiplies block by block, and on a GPU waits to learn which; "triton" does neither;
             "auto" takes "triton" on a GPU where it is installed.
         exact_rows: "triton" cannot know how many rows take part without waiting, and fills the gradient up to the most
-            that N examples can reach with rows of absent blocks, whose gradient is zero. SGD and Adagrad leave such
-            rows alone; SparseAdam does not: there, pass True and wait.
+            that N examples can reach with the first rows of absent blocks, as zeros. SGD and Adagrad leave such rows
+            alone; SparseAdam does not: there, pass True and wait.
 
     >>> blocks = RowBlocks([3, 1, 2])
     >>> weight = torch.eye(6, requires_grad=True)
@@ -238,41 +236,23 @@ def _groups(block: Tensor, blocks: RowBlocks) -> list[_Group]:
 class _TritonProducts:
     def __init__(self, block: Tensor, blocks: RowBlocks, exact_rows: bool) -> None:
         self._kernels = kernels.load("block_linear")
-        self._blocks, self._exact_rows = blocks, exact_rows
-        self._block, self._order = block.sort(stable=True)
-        self._starts = torch.searchsorted(self._block, blocks.edges)  # (M + 1,) of the examples of each block
+        self._largest, self._exact_rows = blocks.largest, exact_rows
+        self._num_rows = 0 if exact_rows else blocks.most_rows(len(block))
+        self._plan: Tensor = self._kernels.plan(block, blocks.offsets, self._num_rows)
 
     def scores(self, h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        scores: Tensor = self._kernels.scores(
-            h, weight, bias, self._order, self._block, self._starts, self._blocks.offsets, self._blocks.largest
-        )
+        scores: Tensor = self._kernels.scores(h, weight, bias, self._plan, self._largest)
         return scores
 
     def grad_h(self, grad: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        grad_h: Tensor = self._kernels.grad_h(
-            grad, weight, dtype, self._order, self._block, self._starts, self._blocks.offsets
-        )
+        grad_h: Tensor = self._kernels.grad_h(grad, weight, self._plan, dtype)
         return grad_h
 
     def grad_rows(
         self, grad: Tensor, h: Tensor, weight_dtype: torch.dtype | None, bias_dtype: torch.dtype | None
     ) -> RowGradient:
-        row, block = self._rows()
-        weight, bias = self._kernels.grad_rows(
-            grad, h, row, block, weight_dtype, bias_dtype, self._order, self._starts, self._blocks.offsets
-        )
-        return RowGradient(row, weight, bias)
-
-    def _rows(self) -> tuple[Tensor, Tensor]:  # (R,), (R,)
-        """The rows of all blocks that occur, of others up to a number known beforehand, and the block of each."""
-        blocks = self._blocks
-        absent = torch.where(self._starts.diff() == 0, blocks.sizes, 0).cumsum(0)
-        num_rows = blocks.num_rows - int(absent[-1]) if self._exact_rows else blocks.most_rows(len(self._block))
-        # Absent blocks are left out from the end, so many that R rows remain; a last one may lose a part.
-        left_out = (absent - absent[-1] + (blocks.num_rows - num_rows)).clamp_min(0)  # up to and with each block
-        position = torch.arange(num_rows, device=absent.device)
-        block = torch.searchsorted(blocks.offsets[1:] - left_out, position, right=True)
-        return position + nn.functional.pad(left_out, (1, 0))[block], block
+        num_rows = int(self._plan[-1]) if self._exact_rows else self._num_rows
+        return RowGradient(*self._kernels.grad_rows(grad, h, self._plan, num_rows, weight_dtype, bias_dtype))
 
 
 _PRODUCTS: dict[str, Callable[[Tensor, RowBlocks, bool], BlockProducts]] = {

@@ -20,6 +20,7 @@ class ClassOrder(nn.Module):
 
     def __init__(self, order: Tensor) -> None:
         super().__init__()
+        order = order.clone()  # loading a checkpoint writes into it
         self.register_buffer("classes", order)
         self.register_buffer(
             "positions", torch.empty_like(order).scatter_(0, order, torch.arange(len(order)).to(order))

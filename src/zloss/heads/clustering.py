@@ -23,6 +23,19 @@ class Clustering:
     order: Tensor  # (C,) the classes of the first cluster, then those of the second, ...
     sizes: list[int]  # of each cluster
 
+    def __post_init__(self) -> None:
+        order = self.order
+        if not isinstance(order, Tensor) or order.dim() != 1 or order.dtype != torch.long:
+            got = f"{order.dtype} {tuple(order.shape)}" if isinstance(order, Tensor) else type(order).__name__
+            raise ValueError(f"order must be a one-dimensional int64 tensor of classes, got {got}")
+        if not torch.equal(order.cpu().sort().values, torch.arange(len(order))):
+            raise ValueError(f"order must have each class from 0 to {len(order) - 1} once")
+        if min(self.sizes, default=0) < 1 or sum(self.sizes) != len(order):
+            raise ValueError(
+                f"sizes must be at least 1 each and add up to the {len(order)} classes, got {len(self.sizes)} of them "
+                f"with the smallest {min(self.sizes, default=0)} and the sum {sum(self.sizes)}"
+            )
+
     @classmethod
     def in_order(cls, num_classes: int, num_clusters: int | None = None) -> "Clustering":
         """Neighbouring class numbers together: by frequency, where classes are numbered by frequency."""
@@ -31,7 +44,7 @@ class Clustering:
     @classmethod
     def by_frequency(cls, counts: Tensor, num_clusters: int | None = None) -> "Clustering":
         """Equally frequent classes together, the most frequent in the first cluster."""
-        counts = checked_counts(counts, len(counts))
+        counts = checked_counts(counts, counts.numel() if isinstance(counts, Tensor) else 0)
         order = counts.cpu().argsort(descending=True, stable=True)
         return cls(order, _equal_sizes(len(counts), num_clusters))
 
@@ -53,7 +66,7 @@ class Clustering:
 def _equal_sizes(num_classes: int, num_clusters: int | None) -> list[int]:
     if num_clusters is None:
         num_clusters = max(1, round(math.sqrt(num_classes)))
-    if not 1 <= num_clusters <= num_classes:
+    if not isinstance(num_clusters, int) or not 1 <= num_clusters <= num_classes:
         raise ValueError(f"expected between 1 and {num_classes} clusters, one per class, got {num_clusters}")
     size, larger = divmod(num_classes, num_clusters)
     return [size + 1] * larger + [size] * (num_clusters - larger)

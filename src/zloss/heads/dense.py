@@ -60,13 +60,13 @@ class DenseOutput(LinearHead):
         admitted = self._door.admit(h, target, self.linear.weight)
         if isinstance(self.loss, SoftmaxCrossEntropy):
             return admitted.conclude(self._softmax_loss(self.loss, admitted, weight))
-        logits = self.linear(admitted.h)
-        if isinstance(self.loss, Loss | ZNormalized):
+        logits, innermost = self.linear(admitted.h), _innermost(self.loss)
+        if isinstance(innermost, Loss):
             options = {} if weight is None else {"weight": weight}
             return admitted.conclude(self.loss(logits, admitted.targets, **options))
         if weight is not None or admitted.targets.shape[1] > 1:
             raise ValueError(
-                f"{type(self.loss).__name__} is not of this library: it takes one target per example and no row weights"
+                f"{type(innermost).__name__} is not of this library: it takes one target per example and no row weights"
             )
         return admitted.conclude(self.loss(logits, admitted.targets.to_tensor(self.ignore_index)))
 
@@ -98,9 +98,16 @@ class DenseOutput(LinearHead):
     def target_log_prob(self, h: Tensor, target: Tensor) -> Tensor:  # as target
         if not isinstance(self.loss, ZNormalized):
             return super().target_log_prob(h, target)
+        self._require_likelihood()
+        with self._evaluation(h):
+            targets = self._positions(target, h)
         # Normalisation needs the whole row, so a few rows at a time.
-        targets = self._positions(target, len(h))
         rows = max(1, _ROW_ELEMENTS // self.num_classes)
         parts = zip(h.split(rows), targets.index.split(rows), strict=True)
         log_prob = torch.cat([self.log_prob(part).gather(1, index) for part, index in parts])
         return torch.where(targets.valid, log_prob, 0).reshape(target.shape)
+
+
+def _innermost(loss: nn.Module) -> nn.Module:
+    """The loss itself, or what a normalisation is wrapped around."""
+    return _innermost(loss.loss) if isinstance(loss, ZNormalized) else loss

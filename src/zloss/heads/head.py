@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from zloss.layers.inputs import Doorkeeper, check_hidden
+from zloss.layers.inputs import Doorkeeper, check_hidden, check_same_device
 from zloss.layers.precision import exact_products
 from zloss.layers.ranking import Scores
 from zloss.metrics import Perplexity
@@ -75,7 +75,7 @@ class Head(nn.Module, ABC):
     def rank(self, h: Tensor, target: Tensor, *, block_size: int | None = None) -> Tensor:  # as target
         """1 + the number of classes that score strictly higher than the target; 0 for an ignored target."""
         with self._evaluation(h) as scores:
-            return scores.rank(self._positions(target, len(h)), block_size).reshape(target.shape)
+            return scores.rank(self._positions(target, h), block_size).reshape(target.shape)
 
     def log_prob(self, h: Tensor) -> Tensor:  # (B, C)
         """Log-probabilities of all classes, without gradient."""
@@ -88,7 +88,7 @@ class Head(nn.Module, ABC):
         """Log-probability of each target; 0 for an ignored target. Never holds those of all classes at once."""
         self._require_likelihood()
         with self._evaluation(h) as scores:
-            targets = self._positions(target, len(h))
+            targets = self._positions(target, h)
             log_prob = scores.of_targets(targets.index) - self._log_normalizer(scores)[:, None]
             return torch.where(targets.valid, log_prob, 0).reshape(target.shape)
 
@@ -121,8 +121,9 @@ class Head(nn.Module, ABC):
         """What turns scores into log-probabilities when subtracted."""
         return scores.logsumexp()
 
-    def _positions(self, target: Tensor, num_rows: int) -> Targets:
-        targets = checked_targets(target, num_rows, self.num_classes, self.ignore_index)
+    def _positions(self, target: Tensor, h: Tensor) -> Targets:
+        check_same_device(h, target)
+        targets = checked_targets(target, len(h), self.num_classes, self.ignore_index)
         return targets.at(self.position_of(targets.index))
 
     @contextmanager

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from zloss.heads.blocks import RowBlocks, block_linear
-from zloss.heads.class_order import ClassOrder
+from zloss.heads.class_order import ClassOrder, checked_counts
 from zloss.heads.clustering import Clustering
 from zloss.heads.head import Head
 from zloss.heads.softmax import log_softmax
@@ -109,7 +109,7 @@ class HierarchicalSoftmax(Head):
 
     def block_of(self, positions: Tensor) -> Tensor:
         """The cluster of each position."""
-        return torch.searchsorted(self.blocks.offsets[1:], positions, right=True)
+        return torch.searchsorted(self.blocks.offsets[1:], positions.contiguous(), right=True)
 
     def scores(self, h: Tensor) -> Scores:
         return HierarchicalScores(self, h)
@@ -117,7 +117,7 @@ class HierarchicalSoftmax(Head):
     def target_log_prob(self, h: Tensor, target: Tensor) -> Tensor:  # as target
         """Log-probability of each target, at the cost of a training step; 0 for an ignored target."""
         with self._evaluation(h):
-            targets, rows = self._positions(target, len(h)), max(1, _MEMBER_ELEMENTS // self.blocks.largest)
+            targets, rows = self._positions(target, h), max(1, _MEMBER_ELEMENTS // self.blocks.largest)
             parts = zip(h.to(self.members.dtype).split(rows), targets.index.split(rows), strict=True)
             log_prob = torch.cat([self._log_prob_of(part, index) for part, index in parts])
             return torch.where(targets.valid, log_prob, 0).reshape(target.shape)
@@ -151,11 +151,13 @@ class HierarchicalSoftmax(Head):
     ) -> None:
         offsets = state_dict.get(prefix + "offsets")
         if offsets is not None and not torch.equal(offsets.cpu(), self.blocks.offsets.cpu()):
-            error_msgs.append(
+            # Now, while nothing is loaded: clusters and order would still fit where there are as many of them.
+            raise ValueError(
                 f"the clusters of the checkpoint ({len(offsets) - 1} of them) have other sizes than those of this head "
                 f"({self.blocks.num_blocks}): build it with the same `clusters`"
             )
-            return
+        if offsets is None and strict:
+            missing_keys.append(prefix + "offsets")
         rest = {name: value for name, value in state_dict.items() if name != prefix + "offsets"}
         super()._load_from_state_dict(rest, prefix, metadata, strict, missing_keys, unexpected_keys, error_msgs)
         if prefix + "offsets" in unexpected_keys:
@@ -165,9 +167,10 @@ class HierarchicalSoftmax(Head):
 class HierarchicalScores(Scores):
     """Log-probabilities of all classes, cluster by cluster: a member's activation, shifted by its cluster's."""
 
-    def __init__(self, head: HierarchicalSoftmax, h: Tensor) -> None:
+    def __init__(self, head: HierarchicalSoftmax, h: Tensor, width: int | None = None) -> None:
         self.head, self.h = head, h
-        self.activations = LinearScores(h, head.members, class_bias=head.member_bias)
+        activations = LinearScores(h, head.members, class_bias=head.member_bias)
+        self.activations = activations if width is None else activations.in_blocks_of(width)
 
     @property
     def num_rows(self) -> int:
@@ -185,7 +188,10 @@ class HierarchicalScores(Scores):
         return self.activations.own(classes) + self.shift.gather(1, self.head.block_of(classes)[:, None])[:, 0]
 
     def rows(self, part: slice) -> "HierarchicalScores":
-        return HierarchicalScores(self.head, self.h[part])
+        return HierarchicalScores(self.head, self.h[part], self.activations.width)
+
+    def in_blocks_of(self, width: int) -> "HierarchicalScores":
+        return HierarchicalScores(self.head, self.h, width)
 
     @cached_property
     def shift(self) -> Tensor:  # (B, clusters)
@@ -224,6 +230,4 @@ def _clustering(num_classes: int, clusters: Clustering | int | None, counts: Ten
         return clusters
     if counts is None:
         return Clustering.in_order(num_classes, clusters)
-    if len(counts) != num_classes:
-        raise ValueError(f"counts must have one number per class, {num_classes}, got {len(counts)}")
-    return Clustering.by_frequency(counts, clusters)
+    return Clustering.by_frequency(checked_counts(counts, num_classes), clusters)

@@ -36,12 +36,12 @@ def of_logits(h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, re
 
 
 def linear_cross_entropy(h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, reduction: str) -> Tensor:
-    """Torch's own, with the chunks that it chooses."""
+    """Torch's own, with the chunks that it chooses. It knows nothing of autocast: all is in the dtype of the weight."""
     options = torch.nn.LinearCrossEntropyOptions()
     result: Tensor = F.linear_cross_entropy(
-        h, weight, target, linear_bias=bias, reduction=reduction, ignore_index=IGNORED, options=options
+        h.to(weight.dtype), weight, target, linear_bias=bias, reduction=reduction, ignore_index=IGNORED, options=options
     )
-    return result
+    return result.to(torch.promote_types(result.dtype, torch.float32))
 
 
 def liger(h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, reduction: str) -> Tensor:

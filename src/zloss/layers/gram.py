@@ -69,7 +69,9 @@ class GramStatistics(torch.autograd.Function):
             scatter = (hs * hg).sum(1).clamp_min(0)
         ctx.save_for_backward(weight, hs, hg, wbar, rows, targets.index, targets.valid)
         ctx.h_dtype, ctx.h_width = h.dtype, h.shape[1]
-        return scores.to(weight.dtype), mean.to(weight.dtype), scatter.to(weight.dtype)
+        # Half precision is for products, not for sums over classes: as from logits.
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        return scores.to(wide), mean.to(wide), scatter.to(wide)
 
     @staticmethod
     @once_differentiable

@@ -1,0 +1,163 @@
+"""Every head as a module: saving, copying, moving, converting; and in half precision."""
+
+import copy
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+from safetensors.torch import load, save
+
+import zloss
+from tests.heads.batches import ROWS, assert_close, good_batch, gradient_of, hidden, seeded, spread, step, trained
+from tests.heads.registry import CLASSES, HeadCase, every_head, every_head_of_ours
+
+
+def assert_same(head: zloss.Head, other: zloss.Head) -> None:
+    """To the last bit: loss, ranks and scores."""
+    h, target = good_batch(head)
+    assert torch.equal(seeded(other, h, target), seeded(head, h, target))
+    assert torch.equal(other.rank(h, target), head.rank(h, target))
+    assert all(map(torch.equal, other.topk(h, CLASSES), head.topk(h, CLASSES)))
+
+
+@every_head
+def test_state_dict_round_trip(case: HeadCase, device: torch.device) -> None:
+    """Through a file that knows names and tensors only, into a head that was drawn otherwise."""
+    head, other = trained(case, device), case.made(device, seed=1)
+    h, target = good_batch(head)
+    assert not torch.equal(seeded(other, h, target), seeded(head, h, target))
+    other.load_state_dict(load(save(head.state_dict())))
+    assert_same(head, other)
+    for each in (head, other):
+        step(each, h, target)
+    assert_close(seeded(other, h, target), seeded(head, h, target))  # a GPU may add up rows in any order
+
+
+@every_head
+def test_a_state_dict_is_complete_and_refuses_what_is_not(case: HeadCase, device: torch.device) -> None:
+    state = case.made(device).state_dict()
+    for name in state:
+        with pytest.raises(RuntimeError, match=r"Missing key"):
+            case.made(device).load_state_dict({key: value for key, value in state.items() if key != name})
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        case.made(device).load_state_dict({**state, "surplus": torch.zeros(1)})
+
+
+COPIES: dict[str, Callable[[zloss.Head], zloss.Head]] = {
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda head: pickle.loads(pickle.dumps(head)),
+}
+
+
+@pytest.mark.parametrize("way", COPIES)
+@every_head
+def test_a_copy_is_the_same_and_independent(case: HeadCase, way: str, device: torch.device) -> None:
+    head = trained(case, device)
+    h, target = good_batch(head)
+    twin = COPIES[way](head)
+    assert_same(head, twin)
+    before = case.weights(head)
+    step(twin, h.detach(), target)
+    assert all(torch.equal(weight, before[name]) for name, weight in case.weights(head).items())
+    moved = case.weights(twin)
+    assert not any(torch.equal(moved[name], before[name]) for name in before)
+
+
+@every_head
+def test_conversion_to_float32(case: HeadCase, device: torch.device) -> None:
+    head = trained(case, device)
+    h, target = good_batch(head)
+    exact = seeded(head, h, target)
+    head = head.to(torch.float32)
+    # eps = 1.2e-7, on sums of up to 53 terms of size 1; and the weights themselves are rounded.
+    narrow = h.detach().float().requires_grad_()
+    value = seeded(head, narrow, target)
+    assert value.dtype == torch.float32
+    torch.testing.assert_close(value.double(), exact, rtol=1e-5, atol=0)
+    value.backward()
+    assert gradient_of(narrow).dtype == torch.float32
+    before = case.weights(head)
+    head.sgd(0.5).step()
+    moved = case.weights(head)
+    assert all(weight.dtype == torch.float32 for weight in moved.values())
+    assert not any(torch.equal(moved[name], before[name]) for name in before)
+
+
+@every_head
+def test_a_head_moves(case: HeadCase, device: torch.device) -> None:
+    head = trained(case, torch.device("cpu"))
+    h, target = good_batch(head)
+    ranks = head.rank(h, target)
+    head = head.to(device)
+    assert torch.equal(head.rank(h.to(device), target.to(device)).cpu(), ranks)
+    before = case.weights(head)
+    step(head, h.detach().to(device), target.to(device))
+    moved = case.weights(head)
+    assert all(weight.device == device for weight in moved.values())
+    assert not any(torch.equal(moved[name], before[name]) for name in before)
+
+
+# ---- precision -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hidden_dtype", [torch.float32, torch.bfloat16])
+@every_head
+def test_autocast(case: HeadCase, hidden_dtype: torch.dtype, device: torch.device) -> None:
+    head = case.made(device, dtype=torch.float32)
+    h, target = hidden(device=device, dtype=hidden_dtype), spread(ROWS).to(device)
+    exact = seeded(head, h.detach().float(), target)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        loss = seeded(head, h, target)
+    assert loss.dtype == torch.float32
+    # bfloat16 has 8 bits. Weights, h and logits of size 1 are rounded by up to 2^-9 each, so a logit errs by 0.01 at
+    # most; a loss is a mean over 12 examples, of size 1 or more, and no steeper than a few logits.
+    torch.testing.assert_close(loss, exact, rtol=0.02, atol=0)
+    loss.backward()
+    assert gradient_of(h).dtype == hidden_dtype
+    assert gradient_of(h).isfinite().all()
+    assert gradient_of(h).any()
+    for parameter in head.parameters():
+        if parameter.grad is not None:
+            assert parameter.grad.dtype == torch.float32
+    before = case.weights(head)
+    head.sgd(0.5).step()
+    moved = case.weights(head)
+    assert not any(torch.equal(moved[name], before[name]) for name in before)
+    assert all(weight.isfinite().all() for weight in moved.values())
+
+
+@every_head
+def test_half_precision_without_autocast_is_widened(case: HeadCase, device: torch.device) -> None:
+    head = case.made(device, dtype=torch.float32)
+    h, target = hidden(device=device, dtype=torch.bfloat16), spread(ROWS).to(device)
+    loss = seeded(head, h, target)
+    assert torch.equal(loss, seeded(head, h.detach().float(), target))
+    loss.backward()
+    assert gradient_of(h).dtype == torch.bfloat16
+    assert gradient_of(h).any()
+    assert torch.equal(head.rank(h, target), head.rank(h.float(), target))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@every_head_of_ours
+def test_a_whole_head_in_half_precision(case: HeadCase, dtype: torch.dtype, device: torch.device) -> None:
+    """As `model.to(torch.bfloat16)` leaves it: the loss is in float32 all the same."""
+    head = case.made(device, dtype=torch.float32)
+    if case.kind == "factored":
+        with pytest.raises(ValueError, match="for half precision, run the layers below under autocast"):
+            head.to(dtype)
+        return
+    head = head.to(dtype)
+    exact = copy.deepcopy(head).to(torch.float32)
+    h, target = hidden(device=device, dtype=dtype), spread(ROWS).to(device)
+    loss = seeded(head, h, target)
+    assert loss.dtype == torch.float32
+    # The same weights and the same h, and logits rounded to 2^-9 where they are held in half precision. Torch's
+    # linear_cross_entropy also rounds the sum of the losses that way.
+    torch.testing.assert_close(loss, seeded(exact, h.detach().float(), target), rtol=0.01, atol=0)
+    loss.backward()
+    assert gradient_of(h).dtype == dtype
+    head.sgd(0.5).step()
+    assert all(weight.isfinite().all() for weight in case.weights(head).values())
+    assert head.rank(h, target).min() >= 1
