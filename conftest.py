@@ -9,6 +9,10 @@ from hypothesis import settings
 
 import zloss
 
+# Without a GPU kernels run in Triton's interpreter. Triton asks once, when it is imported.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # The matrices of most tests are small: a second thread would only wait for the first.
 torch.set_num_threads(1)
 
@@ -30,6 +34,12 @@ def cuda() -> torch.device:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device on this machine")
     return torch.device("cuda", 0)
+
+
+@pytest.fixture
+def kernel_device() -> torch.device:
+    """Where Triton runs for real, or else in its interpreter."""
+    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,10 @@
 
 A step is forward, backward and the SGD update of the output layer, from a given hidden batch, gradient of h included.
 Every head takes turns with the factored Z-loss, so that a slow minute of the machine hits both; medians are reported.
-On a GPU a turn is a burst of steps, as in training, where the host runs ahead. Nothing is reported for a head whose
-loss is not that of its definition on a small problem first. The machine must have nothing else to do.
+On a GPU a turn is a burst of steps, as in training, where the host runs ahead; heads that never wait for the device are
+measured a second time with the whole step captured in a CUDA graph, which leaves out the time of the host. Nothing is
+reported for a head whose loss is not that of its definition on a small problem first. The machine must have nothing
+else to do.
 
 Targets are drawn uniformly, the worst case for heads that treat frequent classes better, and from Zipf's law (the c-th
 class in proportion to 1 / (c + 1), as words are) for those heads.
@@ -20,7 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,7 @@ class Entry:
     batches: tuple[int, ...] = (BATCH,)
     lr: float = 0.1
     gpu_only: bool = False
+    capturable: bool = True  # a step that waits for the device cannot be
     loss_tolerance: float = 1e-4  # of the gate: float32 sums over some hundred classes
 
     @property
@@ -67,18 +70,25 @@ class Entry:
 
 BOTH = ("uniform", "zipf")
 LARGE_BATCHES = (200, 1000, 4000)
-FACTORED = Entry("factored", "factored", lr=50.0)
+FACTORED = Entry("factored", "factored", lr=50.0, capturable=False)  # not yet
 ENTRIES = (
     FACTORED,
     Entry("dense softmax"),
     Entry("dense softmax, TF32", precision="tf32", gpu_only=True),
     Entry("dense softmax, linear_cross_entropy", options=(("softmax", "linear_cross_entropy"),)),
-    Entry("dense softmax, Liger", options=(("softmax", "liger"),), loss_tolerance=2e-3),  # TF32 inside
+    Entry(
+        "dense softmax, Liger", options=(("softmax", "liger"),), loss_tolerance=2e-3, capturable=False
+    ),  # TF32 inside
     # In bfloat16, which has three digits.
-    Entry("dense softmax, CCE", options=(("softmax", "cut_cross_entropy"),), loss_tolerance=2e-2),
-    Entry("dense softmax, CCE exact", options=(("softmax", "cut_cross_entropy_exact"),), loss_tolerance=2e-2),
+    Entry("dense softmax, CCE", options=(("softmax", "cut_cross_entropy"),), loss_tolerance=2e-2, capturable=False),
+    Entry(
+        "dense softmax, CCE exact",
+        options=(("softmax", "cut_cross_entropy_exact"),),
+        loss_tolerance=2e-2,
+        capturable=False,
+    ),
     Entry("hierarchical softmax", "hierarchical", targets=BOTH),
-    Entry("adaptive softmax", "adaptive", targets=BOTH),
+    Entry("adaptive softmax", "adaptive", targets=BOTH, capturable=False),
     # An estimate: 8192 samples know the sum over 500 classes to a few percent.
     Entry("sampled softmax", "sampled", options=(("num_samples", 8192),), loss_tolerance=5e-2),
     Entry("NCE", "sampled", "nce", options=(("num_samples", 8192),), loss_tolerance=float("inf")),  # no such identity
@@ -97,17 +107,43 @@ def products_in(precision: str) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def training_step(entry: Entry, classes: int, device: torch.device) -> Step:
-    head = entry.config.build(HIDDEN, classes, device=device)
-    optimizer = head.sgd(entry.lr)
+def training_step(case: "Case", device: torch.device) -> Step:
+    head = case.entry.config.build(HIDDEN, case.classes, device=device)
+    optimizer = head.sgd(case.entry.lr)
 
     def step(h: Tensor, target: Tensor) -> None:
-        with products_in(entry.precision):
+        with products_in(case.entry.precision):
             head(h, target).backward()
             optimizer.step()
             optimizer.zero_grad()
 
-    return step
+    return captured(step, case, device) if case.launch == "graph" else step
+
+
+def captured(step: Step, case: "Case", device: torch.device) -> Step:
+    """The same step as a CUDA graph, with a batch of its own that each call fills."""
+    generator = torch.Generator().manual_seed(SEED)
+    own_h = torch.randn(case.batch, HIDDEN, generator=generator).to(device).requires_grad_()
+    own_target = draw_targets(case.targets, case.classes, case.batch, generator).to(device)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # torch wants a few steps on a side stream first
+        for _ in range(3):
+            own_h.grad = None
+            step(own_h, own_target)
+    torch.cuda.current_stream().wait_stream(side)
+    own_h.grad = None
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step(own_h, own_target)
+
+    def replay(h: Tensor, target: Tensor) -> None:
+        with torch.no_grad():
+            own_h.copy_(h)
+        own_target.copy_(target)
+        graph.replay()
+
+    return replay
 
 
 def refactor_step(classes: int, device: torch.device) -> Step:
@@ -161,7 +197,7 @@ def _wait_for(device: torch.device) -> None:
 def by_turns(steps: list[Step], case: "Case", repeats: int, device: torch.device) -> list[list[float]]:
     """Times of each step, taken in turns, on the same batches."""
     generator = torch.Generator().manual_seed(SEED)
-    burst = 10 if device.type == "cuda" else 1
+    burst = 5 if device.type == "cuda" else 1
     times: list[list[float]] = [[] for _ in steps]
     for turn in range(-1, repeats):
         h = torch.randn(case.batch, HIDDEN, generator=generator).relu().to(device)
@@ -181,6 +217,7 @@ class Case:
     classes: int
     batch: int
     targets: str
+    launch: str = "eager"  # or "graph"
 
     def record(self) -> Record:
         config = self.entry.config
@@ -195,16 +232,17 @@ class Case:
             "hidden": HIDDEN,
             "classes": self.classes,
             "targets": self.targets,
+            "launch": self.launch,
             "seed": SEED,
         }
 
 
 def measure(case: Case, device: torch.device) -> Record:
     torch.manual_seed(SEED)
-    steps = [training_step(case.entry, case.classes, device)]
-    repeats = 30 if device.type == "cuda" else _cpu_repeats(steps[0], case)
+    steps = [training_step(case, device)]
+    repeats = 10 if device.type == "cuda" else _cpu_repeats(steps[0], case)
     if case.entry != FACTORED:
-        steps.append(training_step(FACTORED, case.classes, device))
+        steps.append(training_step(replace(case, entry=FACTORED, launch="eager"), device))
     times = by_turns(steps, case, repeats, device)
     factored = statistics.median(times[-1])
     return _times(times[0]) | {"ratio_to_factored": round(statistics.median(times[0]) / factored, 4)}
@@ -240,7 +278,7 @@ def peak_bytes(case: Case, device: torch.device) -> int:
 
 
 def _two_steps(case: Case, device: torch.device) -> None:
-    step, generator = training_step(case.entry, case.classes, device), torch.Generator().manual_seed(SEED)
+    step, generator = training_step(case, device), torch.Generator().manual_seed(SEED)
     for _ in range(2):
         h = torch.randn(case.batch, HIDDEN, generator=generator).to(device).requires_grad_()
         step(h, draw_targets(case.targets, case.classes, case.batch, generator).to(device))
@@ -259,7 +297,7 @@ def _status_bytes(field: str) -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field + ":"))
 
 
-def all_cases(names: list[str], sizes: list[int]) -> Iterator[Case]:
+def all_cases(names: list[str], sizes: list[int], device: torch.device) -> Iterator[Case]:
     for entry in ENTRIES:
         if names and entry.name not in names:
             continue
@@ -267,11 +305,13 @@ def all_cases(names: list[str], sizes: list[int]) -> Iterator[Case]:
             for batch in entry.batches if classes == CLASSES[1] else entry.batches[:1]:
                 for targets in entry.targets:
                     yield Case(entry, classes, batch, targets)
+                    if device.type == "cuda" and entry.capturable:
+                        yield Case(entry, classes, batch, targets, launch="graph")
 
 
 def run(names: list[str], sizes: list[int], device: torch.device) -> list[Record]:
     where, records = provenance(device), []  # provenance now: the checkout may change before the end
-    cases = list(all_cases(names, sizes))
+    cases = list(all_cases(names, sizes, device))
     for entry in {case.entry: None for case in cases if case.entry.missing(device) is None}:
         gate(entry, device)
     with Progress() as progress:
@@ -313,7 +353,8 @@ def main() -> None:
     write_records(arguments.output or RECORDS / f"output_layer.{device.type}.jsonl", records)
     for record in records:
         time_ms = "missing" if record["time_ms"] is None else f"{record['time_ms']:.2f} ms"
-        print(f"{record['name']:>36} {record['classes']:>9,} classes B = {record['batch']:>4} {time_ms:>14}")
+        size = f"{record['classes']:>9,} classes B = {record['batch']:>4}"
+        print(f"{record['name']:>36} {size} {record['launch']} {time_ms:>14}")
 
 
 if __name__ == "__main__":

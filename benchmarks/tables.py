@@ -42,12 +42,23 @@ def heads() -> str:
         "|---|" + "---|" * (len(header) + 2),
     ]
     cpu, gpu = (_records("output_layer", device) for device in ("cpu", "cuda"))
-    for name, targets in {(record["name"], record["targets"]): None for record in gpu if record["name"] != "refactor"}:
-        of_cpu, of_gpu = ([_line(records, name, size, targets) for size in sizes] for records in (cpu, gpu))
-        cells = [*map(_ratio, of_cpu), *map(_milliseconds, of_gpu), _gigabytes(of_cpu[-1]), _gigabytes(of_gpu[-1])]
+    for name, targets, launch in _rows_of(gpu):
+        of_gpu = [_line(gpu, name, size, targets, launch=launch) for size in sizes]
+        cells = [*map(_milliseconds, of_gpu)]
+        if launch == "eager":
+            of_cpu = [_line(cpu, name, size, targets) for size in sizes]
+            cells = [*map(_ratio, of_cpu), *cells, _gigabytes(of_cpu[-1]), _gigabytes(of_gpu[-1])]
+        else:
+            cells = ["", "", "", *cells, "", ""]
         law = ", words by frequency" if targets == "zipf" else ""
-        lines.append(f"| {name}{law} | {' | '.join(cells)} |")
+        lines.append(f"| {name}{law}{', CUDA graph' if launch == 'graph' else ''} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", _source("output_layer")])
+
+
+def _rows_of(records: list[Record]) -> list[tuple[str, str, str]]:
+    """Name, targets and launch of each line of the table of heads, in the order of the records."""
+    rows = [(record["name"], record["targets"], record["launch"]) for record in records if record["name"] != "refactor"]
+    return list(dict.fromkeys(rows))
 
 
 def gram() -> str:
@@ -56,7 +67,8 @@ def gram() -> str:
     cpu, gpu = (_records("output_layer", device) for device in ("cpu", "cuda"))
     for batch in (200, 1000, 4000):
         ratios = [
-            _of_batch(records, "dense Z-loss", batch) / _of_batch(records, "Gram Z-loss", batch)
+            _line(records, "dense Z-loss", 100_000, batch=batch)["time_ms"]
+            / _line(records, "Gram Z-loss", 100_000, batch=batch)["time_ms"]
             for records in (cpu, gpu)
         ]
         lines.append(f"| B = {batch:,} | {ratios[0]:.2f} | {ratios[1]:.2f} |")
@@ -81,19 +93,22 @@ def _records(suite: str, device: str) -> list[Record]:
     return read_records(RECORDS / f"{suite}.{device}.jsonl")
 
 
-def _line(records: list[Record], name: str, classes: int = ONE_BILLION_WORD, targets: str = "uniform") -> Record:
-    place = (name, classes, targets, 200)
-    keys = ("name", "classes", "targets", "batch")
+def _line(
+    records: list[Record],
+    name: str,
+    classes: int = ONE_BILLION_WORD,
+    targets: str = "uniform",
+    *,
+    batch: int = 200,
+    launch: str = "eager",
+) -> Record:
+    place = (name, classes, targets, batch, launch)
+    keys = ("name", "classes", "targets", "batch", "launch")
     return next(record for record in records if tuple(record[key] for key in keys) == place)
 
 
 def _time(records: list[Record], name: str, classes: int = ONE_BILLION_WORD) -> float:
     return float(_line(records, name, classes)["time_ms"])
-
-
-def _of_batch(records: list[Record], name: str, batch: int) -> float:
-    places = ((record["name"], record["classes"], record["batch"], record["time_ms"]) for record in records)
-    return float(next(time_ms for *place, time_ms in places if place == [name, 100_000, batch]))
 
 
 def _ratio(record: Record) -> str:

@@ -39,9 +39,9 @@ LAYERS = (
     ("zloss.layers.dense", "zloss.layers.factored"),
     ("zloss.layers.gram",),
     ("zloss.layers",),
-    ("zloss.metrics", "zloss.optim"),
     ("zloss.kernels",),
-    ("zloss.kernels.block_linear",),
+    ("zloss.kernels.block_linear", "zloss.kernels.row_update"),
+    ("zloss.metrics", "zloss.optim"),
     ("zloss.heads.blocks", "zloss.heads.class_order", "zloss.heads.softmax"),
     ("zloss.heads.clustering", "zloss.heads.samplers"),
     ("zloss.heads.head",),
@@ -295,6 +295,7 @@ SIGNATURES: dict[str, tuple[str, str]] = {
     "FactoredLinear.condition": ("self", ""),
     "FactoredLinear.grad_norm": ("self", ""),
     "FactoredSGD": ("layers lr", "weight_decay"),
+    "RowSGD": ("params lr", ""),
     "clip_grad_norm_": ("params_and_layers max_norm", "error_if_nonfinite"),
     "GramLinear": ("in_features num_classes", "bias device dtype ignore_index"),
     "Head": ("in_features num_classes", "ignore_index"),
@@ -310,7 +311,7 @@ SIGNATURES: dict[str, tuple[str, str]] = {
     "SphericalOutput": ("layer loss", ""),
     "HierarchicalSoftmax": (
         "in_features num_classes",
-        "clusters counts bias implementation reduction ignore_index device dtype",
+        "clusters counts bias implementation exact_rows reduction ignore_index device dtype",
     ),
     "AdaptiveSoftmax": (
         "in_features num_classes",

@@ -29,11 +29,12 @@ class Targets:
     @property
     def counted(self) -> Tensor:  # (B,) bool
         """The examples that have at least one target which is not ignored."""
-        return self.valid.any(1)
+        return self.valid[:, 0] if self.valid.shape[1] == 1 else self.valid.any(1)
 
     def mean(self, values: Tensor) -> Tensor:  # (B, K) -> (B,)
         """Average one value per target into one per example; 0 where every target is ignored."""
-        return torch.where(self.valid, values, 0).sum(1) / self.valid.sum(1).clamp_min(1)
+        values = torch.where(self.valid, values, 0)
+        return values[:, 0] if values.shape[1] == 1 else values.sum(1) / self.valid.sum(1).clamp_min(1)
 
     def at(self, index: Tensor) -> "Targets":
         """The same targets under other numbers."""
@@ -67,11 +68,8 @@ def parse_targets(target: Tensor, num_rows: int, num_classes: int, ignore_index:
         raise ValueError("target has no columns: give at least one per example, ignore_index where there is none")
     valid = index != ignore_index
     index = torch.where(valid, index, 0)
-    return Targets(
-        index=index.clamp(0, num_classes - 1),
-        valid=valid,
-        out_of_range=((index < 0) | (index >= num_classes)).any(),
-    )
+    clamped = index.clamp(0, num_classes - 1)
+    return Targets(index=clamped, valid=valid, out_of_range=(index != clamped).any())
 
 
 def checked_targets(target: Tensor | Targets, num_rows: int, num_classes: int, ignore_index: int) -> Targets:

@@ -142,6 +142,7 @@ OPTIONS: list[tuple[str, str, str, object, Reader]] = [
     ("hierarchical", "softmax", "bias", True, lambda head: head.member_bias is not None),
     ("hierarchical", "softmax", "clusters", 5, lambda head: head.blocks.num_blocks),
     ("hierarchical", "softmax", "implementation", "torch", lambda head: head.implementation),
+    ("hierarchical", "softmax", "exact_rows", True, lambda head: head.exact_rows),
     ("adaptive", "softmax", "cutoffs", [9], lambda head: head.cutoffs),
     ("adaptive", "softmax", "div_value", 2.0, lambda head: head.softmax.div_value),
     ("adaptive", "softmax", "head_bias", True, lambda head: head.softmax.head.bias is not None),

@@ -25,8 +25,8 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 
 @pytest.fixture
-def device() -> torch.device:
-    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+def device(kernel_device: torch.device) -> torch.device:
+    return kernel_device
 
 
 @pytest.fixture
@@ -34,15 +34,13 @@ def module() -> ModuleType:
     return kernels.load("block_linear")
 
 
-@pytest.fixture(params=["own tiles", "small tiles"])
-def tiles(request: pytest.FixtureRequest, module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small tiles have many edges inside a small problem."""
-    if request.param == "small tiles":
-        for name in ("SCORES", "GRAD_H", "GRAD_ROWS"):
-            monkeypatch.setattr(module, name, module.Tile(elements=64, columns=8, warps=1))
-        monkeypatch.setattr(module, "SCORES_AT_ONCE", 2)
-        monkeypatch.setattr(module, "FILL_ROWS", 4)
-        monkeypatch.setattr(module, "PLAN_BY_PAIRS", 0)
+@pytest.fixture
+def small_tiles(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many edges inside a small problem."""
+    for name in ("SCORES", "GRAD_H", "GRAD_ROWS"):
+        monkeypatch.setattr(module, name, module.Tile(elements=64, columns=8, warps=1))
+    monkeypatch.setattr(module, "SCORES_AT_ONCE", 2)
+    monkeypatch.setattr(module, "FILL_ROWS", 4)
 
 
 @pytest.fixture(autouse=True)
@@ -73,10 +71,27 @@ def error(got: Tensor, expected: Tensor) -> float:
     return float((got[finite] - expected[finite]).abs().max() / expected[finite].abs().max().clamp_min(1e-30))
 
 
-@pytest.mark.usefixtures("tiles")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_less_exact_than_plain_pytorch(shape: str, dtype: torch.dtype, device: torch.device) -> None:
+    assert_exact(shape, dtype, device)
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_in_small_tiles(shape: str, device: torch.device) -> None:
+    assert_exact(shape, torch.float32, device)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_with_a_plan_by_sorting(
+    shape: str, device: torch.device, module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PLAN_BY_PAIRS", 0)
+    assert_exact(shape, torch.float32, device)
+
+
+def assert_exact(shape: str, dtype: torch.dtype, device: torch.device) -> None:
     p = problem(*SHAPES[shape], device=device).to(dtype)
     upstream = torch.randn(len(p.block), p.blocks.largest, dtype=torch.float64, device=device).to(dtype)
     exact = p.to(torch.float64)
@@ -88,7 +103,6 @@ def test_no_less_exact_than_plain_pytorch(shape: str, dtype: torch.dtype, device
         assert error(x, z) <= error(y, z) + 8 * torch.finfo(dtype).eps
 
 
-@pytest.mark.usefixtures("tiles")
 @pytest.mark.parametrize("h_dtype", DTYPES)
 @pytest.mark.parametrize("weight_dtype", DTYPES)
 def test_dtypes_mix(h_dtype: torch.dtype, weight_dtype: torch.dtype, device: torch.device) -> None:
@@ -114,7 +128,6 @@ def test_without_bias(device: torch.device) -> None:
         assert error(got, wanted) <= 1e-14
 
 
-@pytest.mark.usefixtures("tiles")
 def test_padding_may_come_back_as_nan(device: torch.device) -> None:
     p = problem(*SHAPES["ragged"], device=device)
     upstream = torch.randn(p.scores("torch").shape, dtype=torch.float64, device=device)

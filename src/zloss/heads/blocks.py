@@ -40,12 +40,20 @@ class RowBlocks(nn.Module):
         # Entry n: the rows of the n largest blocks.
         self._most_rows = [0, *accumulate(sorted(sizes, reverse=True))]
         offsets = torch.tensor([0, *accumulate(sizes)], device=device)
-        self.register_buffer("offsets", offsets, persistent=False)
+        self.register_buffer("offsets", offsets)
         self.register_buffer("sizes", offsets.diff(), persistent=False)
 
     def most_rows(self, num_examples: int) -> int:
         """The most rows that the blocks of so many examples can have together."""
         return self._most_rows[min(num_examples, self.num_blocks)]
+
+    def check_same(self, offsets: Tensor | None) -> None:
+        """Refuse the offsets of a checkpoint that divides its rows in another way."""
+        if offsets is not None and not torch.equal(offsets.cpu(), self.offsets.cpu()):
+            raise ValueError(
+                f"the clusters of the checkpoint ({len(offsets) - 1} of them) have other sizes than those here "
+                f"({self.num_blocks}): build with the same clusters"
+            )
 
     def extra_repr(self) -> str:
         return f"{self.num_rows} rows in {self.num_blocks} blocks of at most {self.largest}"

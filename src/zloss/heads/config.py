@@ -111,7 +111,7 @@ HEADS: dict[str, HeadKind] = {
         _hierarchical,
         ("softmax",),
         "its tree is a way to factorise the probability of a softmax",
-        ("bias", "clusters", "implementation"),
+        ("bias", "clusters", "implementation", "exact_rows"),
         takes_counts=True,
     ),
     "adaptive": HeadKind(

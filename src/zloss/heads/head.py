@@ -25,6 +25,7 @@ from zloss.layers.inputs import Doorkeeper, check_hidden, check_same_device
 from zloss.layers.precision import exact_products
 from zloss.layers.ranking import Scores
 from zloss.metrics import Perplexity
+from zloss.optim import RowSGD
 from zloss.targets import IGNORE_INDEX, Targets, checked_targets
 
 
@@ -100,12 +101,14 @@ class Head(nn.Module, ABC):
 
     def sgd(self, lr: float, *, weight_decay: float = 0.0) -> Optimizer:
         """Plain SGD on all parameters of the head. Without weight decay where gradients are row-sparse."""
-        if self.is_row_sparse and weight_decay != 0:
+        if not self.is_row_sparse:
+            return torch.optim.SGD(self.parameters(), lr=lr, weight_decay=weight_decay)
+        if weight_decay != 0:
             raise ValueError(
                 f"weight_decay={weight_decay} would change every row at every step, and the gradients of "
                 f"{type(self).__name__} are row-sparse: use weight_decay=0, or decay the layers below only"
             )
-        return torch.optim.SGD(self.parameters(), lr=lr, weight_decay=weight_decay)
+        return RowSGD(self.parameters(), lr)
 
     # ---- for heads that keep their classes in an order of their own --------------------------------------------------
 

@@ -38,6 +38,8 @@ class HierarchicalSoftmax(Head):
         bias: one more weight per cluster and per class.
         implementation: of the second level, see `block_linear`: "triton" on GPUs, "torch" anywhere, "auto" the first
             where triton is installed.
+        exact_rows: on a GPU the gradient of the members may have rows of zeros beside those that took part, which
+            SparseAdam would move: with True it has none, at the price of waiting for the device at every step.
         reduction: "mean" over the rows that are not ignored, "sum", or "none" for one value per example.
         ignore_index: the target that counts for nothing.
 
@@ -65,6 +67,7 @@ class HierarchicalSoftmax(Head):
         counts: Tensor | None = None,
         bias: bool = False,
         implementation: str = "auto",
+        exact_rows: bool = False,
         reduction: Reduction = "mean",
         ignore_index: int = IGNORE_INDEX,
         device: torch.device | str | None = None,
@@ -74,7 +77,7 @@ class HierarchicalSoftmax(Head):
         check_reduction(reduction)
         clustering = _clustering(num_classes, clusters, counts)
         self.reduction: Reduction = reduction
-        self.implementation = implementation
+        self.implementation, self.exact_rows = implementation, exact_rows
         self.order = ClassOrder(clustering.order.to(device))
         self.blocks = RowBlocks(clustering.sizes, device=device)
         self.clusters = nn.Linear(in_features, self.blocks.num_blocks, bias=bias, device=device, dtype=dtype)
@@ -101,7 +104,13 @@ class HierarchicalSoftmax(Head):
         of_cluster = log_softmax(self.clusters(h)).gather(1, block)
         pairs = h.repeat_interleave(positions.shape[1], 0) if positions.shape[1] > 1 else h
         scores = block_linear(
-            pairs, self.members, self.member_bias, block.flatten(), self.blocks, implementation=self.implementation
+            pairs,
+            self.members,
+            self.member_bias,
+            block.flatten(),
+            self.blocks,
+            implementation=self.implementation,
+            exact_rows=self.exact_rows,
         )
         member = positions - self.blocks.offsets[block]
         of_member = log_softmax(scores).gather(1, member.reshape(-1, 1))
@@ -135,33 +144,10 @@ class HierarchicalSoftmax(Head):
     def _log_normalizer(self, scores: Scores) -> Tensor:
         return torch.zeros(scores.num_rows, device=self.members.device, dtype=self.members.dtype)
 
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination[prefix + "offsets"] = self.blocks.offsets
-
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        metadata: dict[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        offsets = state_dict.get(prefix + "offsets")
-        if offsets is not None and not torch.equal(offsets.cpu(), self.blocks.offsets.cpu()):
-            # Now, while nothing is loaded: clusters and order would still fit where there are as many of them.
-            raise ValueError(
-                f"the clusters of the checkpoint ({len(offsets) - 1} of them) have other sizes than those of this head "
-                f"({self.blocks.num_blocks}): build it with the same `clusters`"
-            )
-        if offsets is None and strict:
-            missing_keys.append(prefix + "offsets")
-        rest = {name: value for name, value in state_dict.items() if name != prefix + "offsets"}
-        super()._load_from_state_dict(rest, prefix, metadata, strict, missing_keys, unexpected_keys, error_msgs)
-        if prefix + "offsets" in unexpected_keys:
-            unexpected_keys.remove(prefix + "offsets")
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # Before anything is loaded: the weights of other clusters may well have the right shapes.
+        self.blocks.check_same(state_dict.get(prefix + "blocks.offsets"))
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class HierarchicalScores(Scores):

@@ -5,14 +5,17 @@ Kernels are loaded on first use, so that `import zloss` needs torch alone.
 
 import importlib
 import importlib.util
+from functools import cache
 from types import ModuleType
 
 
+@cache
 def available() -> bool:
     """Whether triton is installed; it comes with torch for CUDA on Linux."""
     return importlib.util.find_spec("triton") is not None
 
 
+@cache
 def load(name: str) -> ModuleType:
     """The kernels in `zloss.kernels.<name>`.
 

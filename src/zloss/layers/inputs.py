@@ -6,6 +6,7 @@ come back: a few batches later, or at the next call that reads results.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from zloss.layers.faults import DeviceReports, Fault, fault_error
 from zloss.targets import Targets, checked_targets, parse_targets
+
+_BATCH_FAULTS = (Fault.TARGET, Fault.HIDDEN)
 
 
 def check_hidden(h: Tensor, in_features: int, weight: Tensor) -> None:
@@ -53,7 +56,7 @@ class Doorkeeper:
 
     def __init__(self, num_classes: int, ignore_index: int) -> None:
         self.num_classes, self.ignore_index = num_classes, ignore_index
-        self._fault: Tensor | None = None  # () bits of `Fault` on the device
+        self._faults: Tensor | None = None  # (2,) bool on the device: which of `_BATCH_FAULTS` have occurred
         self._reports = DeviceReports()
 
     def admit(self, h: Tensor, target: Tensor, weight: Tensor) -> Admitted:
@@ -67,35 +70,41 @@ class Doorkeeper:
 
     def raise_faults(self) -> None:
         """Raise the error of a batch that was refused on the device and not reported yet. Waits for it."""
-        if self._fault is not None and (fault := Fault(int(self._fault))):
-            raise self._error(fault)
+        if self._faults is not None:
+            self._raise_first(self._faults.tolist())
 
     def _admit_now(self, h: Tensor, target: Tensor) -> Admitted:
         targets = checked_targets(target, len(h), self.num_classes, self.ignore_index)
-        if not h.isfinite().all():
-            raise self._error(Fault.HIDDEN)
+        self._raise_first([False, not h.isfinite().all()])
         return Admitted(h, targets, None)
 
     def _admit_later(self, h: Tensor, target: Tensor) -> Admitted:
         targets = parse_targets(target, len(h), self.num_classes, self.ignore_index)
-        fault = Fault.TARGET.value * targets.out_of_range + Fault.HIDDEN.value * ~h.detach().isfinite().all()
-        self._report(fault)
-        return Admitted(torch.where(fault == 0, h, 0), targets, fault != 0)
+        # 0 x is 0 for every finite x, and NaN for all else: fewer launches than isfinite().
+        bad_hidden = (h.detach() * 0).sum() != 0
+        faults = torch.stack([targets.out_of_range, bad_hidden])
+        self._report(faults)
+        refused = faults.any()
+        return Admitted(torch.where(refused, 0, h), targets, refused)
 
-    def _report(self, fault: Tensor) -> None:
-        if self._fault is None:
-            self._fault = torch.zeros_like(fault)
-        self._fault.bitwise_or_(fault)
+    def _report(self, faults: Tensor) -> None:
+        if self._faults is None or self._faults.device != faults.device:
+            self._faults = torch.zeros_like(faults)
+        self._faults.logical_or_(faults)
         if torch.cuda.is_current_stream_capturing():
-            return  # replays leave their faults in `_fault`, for `raise_faults` to find
-        if (report := self._reports.latest()) and report[0]:
-            raise self._error(Fault(int(report[0])))
-        self._reports.push(self._fault.double()[None])
+            return  # replays leave their faults there, for `raise_faults` to find
+        if report := self._reports.latest():
+            self._raise_first(report)
+        self._reports.push(self._faults)
 
-    def _error(self, fault: Fault) -> ValueError:
-        self._fault, self._reports = None, DeviceReports()
-        return fault_error(fault, math.nan, self.num_classes)
+    def _raise_first(self, faults: Sequence[float]) -> None:
+        for fault, is_there in zip(_BATCH_FAULTS, faults, strict=True):
+            if is_there:
+                if self._faults is not None:
+                    self._faults.zero_()  # in place: a captured graph goes on writing there
+                self._reports = DeviceReports()
+                raise fault_error(fault, math.nan, self.num_classes)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has no part in what the original has under way on a device.
-        return self.__dict__ | {"_fault": None, "_reports": DeviceReports()}
+        return self.__dict__ | {"_faults": None, "_reports": DeviceReports()}
