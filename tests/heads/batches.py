@@ -131,7 +131,11 @@ def has_gradient(head: zloss.Head) -> bool:
     return any(parameter.grad is not None for parameter in head.parameters())
 
 
-def step(head: zloss.Head, h: Tensor, target: Tensor, lr: float = 0.5) -> Tensor:
+# Small enough for every loss: on a GPU a factored layer refuses steps that would make its factors singular.
+LR = 0.05
+
+
+def step(head: zloss.Head, h: Tensor, target: Tensor, lr: float = LR) -> Tensor:
     loss = seeded(head, h, target)
     loss.backward()
     optimizer = head.sgd(lr)

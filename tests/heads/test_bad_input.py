@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import zloss
-from tests.heads.batches import ROWS, good_batch, gradient_of, has_gradient, step, trained, with_value
+from tests.heads.batches import LR, ROWS, good_batch, gradient_of, has_gradient, step, trained, with_value
 from tests.heads.registry import CLASSES, HIDDEN, HeadCase, every_head, every_head_of_ours
 
 
@@ -186,7 +186,7 @@ def take_refused_batch(head: zloss.Head, name: str) -> None:
     """A loss that shows it, no gradient for the layers below, and a step that changes nothing."""
     h, target = BAD_VALUES[name][0](*good_batch(head))
     state = {key: tensor.clone() for key, tensor in head.state_dict().items()}
-    optimizer = head.sgd(0.5)
+    optimizer = head.sgd(LR)
     loss = head(h, target)
     loss.backward()
     assert loss.isnan().all()

@@ -14,9 +14,6 @@ from tests.heads.block_problems import SHAPES, Problem, problem
 from zloss import kernels
 from zloss.heads.blocks import RowBlocks, block_linear
 
-# Adagrad and SparseAdam build sparse tensors without a word on checks, and torch 2.11 warns whatever one says.
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
-
 # Sums of at most some hundred products of size one, in float64.
 assert_close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load, save
 
 import zloss
-from tests.heads.batches import ROWS, assert_close, good_batch, gradient_of, hidden, seeded, spread, step, trained
+from tests.heads.batches import LR, ROWS, assert_close, good_batch, gradient_of, hidden, seeded, spread, step, trained
 from tests.heads.registry import CLASSES, HeadCase, every_head, every_head_of_ours
 
 
@@ -78,7 +78,7 @@ def test_conversion_to_float32(case: HeadCase, device: torch.device) -> None:
     value.backward()
     assert gradient_of(narrow).dtype == torch.float32
     before = case.weights(head)
-    head.sgd(0.5).step()
+    head.sgd(LR).step()
     moved = case.weights(head)
     assert all(weight.dtype == torch.float32 for weight in moved.values())
     assert not any(torch.equal(moved[name], before[name]) for name in before)
@@ -121,7 +121,7 @@ def test_autocast(case: HeadCase, hidden_dtype: torch.dtype, device: torch.devic
         if parameter.grad is not None:
             assert parameter.grad.dtype == torch.float32
     before = case.weights(head)
-    head.sgd(0.5).step()
+    head.sgd(LR).step()
     moved = case.weights(head)
     assert not any(torch.equal(moved[name], before[name]) for name in before)
     assert all(weight.isfinite().all() for weight in moved.values())
@@ -158,6 +158,6 @@ def test_a_whole_head_in_half_precision(case: HeadCase, dtype: torch.dtype, devi
     torch.testing.assert_close(loss, seeded(exact, h.detach().float(), target), rtol=0.01, atol=0)
     loss.backward()
     assert gradient_of(h).dtype == dtype
-    head.sgd(0.5).step()
+    head.sgd(LR).step()
     assert all(weight.isfinite().all() for weight in case.weights(head).values())
     assert head.rank(h, target).min() >= 1

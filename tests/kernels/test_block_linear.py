@@ -18,9 +18,6 @@ from zloss.heads.blocks import RowBlocks, block_linear
 if not kernels.available():
     pytest.skip("triton is not installed", allow_module_level=True)
 
-# Torch 2.11 gives this warning even where it is told not to check.
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
-
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 

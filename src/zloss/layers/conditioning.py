@@ -38,10 +38,13 @@ def centred_moments(
     V: Tensor, dtype: torch.dtype, product_dtype: torch.dtype, *, block_bytes: int = _BLOCK_BYTES
 ) -> tuple[Tensor, Tensor]:  # (C, H) -> (H,), (H, H)
     """Mean row of V and Gram matrix of V with its mean row taken off, added up in `dtype`."""
-    total = V.new_zeros(V.shape[1], dtype=dtype)
+    # Sums of differences from one row: a mean that dominates them all is not added up, so rows that are all alike have
+    # a Gram matrix of exactly zero.
+    pivot = V[0].to(dtype)
+    total = torch.zeros_like(pivot)
     for block in _row_blocks(V, dtype, block_bytes):
-        total += block.to(dtype).sum(0)
-    mean = total / V.shape[0]
+        total += (block - pivot).sum(0)
+    mean = pivot + total / V.shape[0]
     gram = V.new_zeros(V.shape[1], V.shape[1], dtype=dtype)
     for block in _row_blocks(V, dtype, block_bytes):
         centred = (block - mean).to(product_dtype)
