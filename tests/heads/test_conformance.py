@@ -326,7 +326,7 @@ def test_h_may_need_no_gradient(case: HeadCase, device: torch.device) -> None:
     head = case.made(device)
     h, target = good_batch(head)
     before, (_, _, grads) = case.weights(head), by_definition(case, head, h, target)
-    step(head, h.detach(), target)
+    step(head, h.detach(), target, lr=0.5)
     assert_stepped(case, head, before, stepped_by(grads, 0.5))
 
 
