@@ -4,7 +4,7 @@
     python benchmarks/output_layer.py --device cuda   on a GPU, writes records/output_layer.cuda.jsonl
 
 A step is forward, backward and the SGD update of the output layer, from a given hidden batch, gradient of h included.
-Every head takes turns with the factored Z-loss, so that a slow minute of the machine hits both; medians are reported.
+On a CPU every head takes turns with the factored Z-loss, so that a slow minute of the machine hits both. Medians count.
 On a GPU a turn is a burst of steps, as in training, where the host runs ahead; heads that never wait for the device are
 measured a second time with the whole step captured in a CUDA graph, which leaves out the time of the host. Nothing is
 reported for a head whose loss is not that of its definition on a small problem first. The machine must have nothing
@@ -137,7 +137,7 @@ def captured(step: Step, case: "Case", device: torch.device) -> Step:
     with torch.cuda.graph(graph):
         step(own_h, own_target)
 
-    def replay(h: Tensor, target: Tensor) -> None:
+    def replay(h: Tensor, target: Tensor, _owner: Step = step) -> None:  # the graph does not keep the head alive
         with torch.no_grad():
             own_h.copy_(h)
         own_target.copy_(target)
@@ -238,14 +238,20 @@ class Case:
 
 
 def measure(case: Case, device: torch.device) -> Record:
+    """Time and peak memory of a case; on a CPU by turns with the factored Z-loss."""
     torch.manual_seed(SEED)
+    if device.type == "cuda":
+        with peak_memory(device) as peak:
+            step = training_step(case, device)
+            _two_steps(step, case, device)
+        return _times(by_turns([step], case, 10, device)[0]) | {"peak_bytes": peak[0]}
     steps = [training_step(case, device)]
-    repeats = 10 if device.type == "cuda" else _cpu_repeats(steps[0], case)
+    repeats = _cpu_repeats(steps[0], case)
     if case.entry != FACTORED:
-        steps.append(training_step(replace(case, entry=FACTORED, launch="eager"), device))
+        steps.append(training_step(replace(case, entry=FACTORED), device))
     times = by_turns(steps, case, repeats, device)
-    factored = statistics.median(times[-1])
-    return _times(times[0]) | {"ratio_to_factored": round(statistics.median(times[0]) / factored, 4)}
+    ratio = statistics.median(times[0]) / statistics.median(times[-1])
+    return _times(times[0]) | {"ratio_to_factored": round(ratio, 4), "peak_bytes": cpu_peak_bytes(case)}
 
 
 def _cpu_repeats(step: Step, case: Case) -> int:
@@ -263,22 +269,27 @@ def _times(values: list[float]) -> Record:
     }
 
 
-def peak_bytes(case: Case, device: torch.device) -> int:
-    """Most memory in use during two steps: on a GPU by torch's count, on a CPU that of a process of its own."""
-    if device.type == "cuda":
-        gc.collect()
-        torch.cuda.empty_cache()
-        before = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        _two_steps(case, device)
-        return torch.cuda.max_memory_allocated(device) - before
+@contextmanager
+def peak_memory(device: torch.device) -> Iterator[list[int]]:
+    """Most memory of the GPU in use at a time, by torch's count; the list has it once the block is left."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    peak: list[int] = []
+    yield peak
+    peak.append(torch.cuda.max_memory_allocated(device) - before)
+
+
+def cpu_peak_bytes(case: Case) -> int:
+    """Most memory in use during two steps, by a process of its own."""
     place = (case.entry.name, str(case.classes), str(case.batch), case.targets)
     done = subprocess.run([sys.executable, __file__, "--peak", *place], capture_output=True, text=True, check=True)
     return int(done.stdout)
 
 
-def _two_steps(case: Case, device: torch.device) -> None:
-    step, generator = training_step(case, device), torch.Generator().manual_seed(SEED)
+def _two_steps(step: Step, case: Case, device: torch.device) -> None:
+    generator = torch.Generator().manual_seed(SEED)
     for _ in range(2):
         h = torch.randn(case.batch, HIDDEN, generator=generator).to(device).requires_grad_()
         step(h, draw_targets(case.targets, case.classes, case.batch, generator).to(device))
@@ -287,8 +298,8 @@ def _two_steps(case: Case, device: torch.device) -> None:
 
 def print_own_peak(case: Case) -> None:
     """The high-water mark of this process over what it needed to start, in bytes."""
-    start = _status_bytes("VmRSS")
-    _two_steps(case, torch.device("cpu"))
+    start, device = _status_bytes("VmRSS"), torch.device("cpu")
+    _two_steps(training_step(case, device), case, device)
     print(_status_bytes("VmHWM") - start)
 
 
@@ -309,7 +320,7 @@ def all_cases(names: list[str], sizes: list[int], device: torch.device) -> Itera
                         yield Case(entry, classes, batch, targets, launch="graph")
 
 
-def run(names: list[str], sizes: list[int], device: torch.device) -> list[Record]:
+def run(names: list[str], sizes: list[int], device: torch.device, output: Path) -> list[Record]:
     where, records = provenance(device), []  # provenance now: the checkout may change before the end
     cases = list(all_cases(names, sizes, device))
     for entry in {case.entry: None for case in cases if case.entry.missing(device) is None}:
@@ -318,13 +329,14 @@ def run(names: list[str], sizes: list[int], device: torch.device) -> list[Record
         bar = progress.add_task("measuring", total=len(cases))
         for case in cases:
             progress.update(bar, description=f"{case.entry.name}, {case.classes:,} classes, B = {case.batch}")
-            if missing := case.entry.missing(device):
-                result: Record = {"time_ms": None, "peak_bytes": None, "missing": missing}
-            else:
-                result = measure(case, device) | {"peak_bytes": peak_bytes(case, device)}
+            missing = case.entry.missing(device)
+            result = {"time_ms": None, "peak_bytes": None, "missing": missing} if missing else measure(case, device)
             records.append(case.record() | result | where)
+            write_records(output, records)  # what is measured is not lost
             progress.advance(bar)
-    return [*records, _refactor_record(device) | where]
+    records.append(_refactor_record(device) | where)
+    write_records(output, records)
+    return records
 
 
 def _refactor_record(device: torch.device) -> Record:
@@ -349,9 +361,8 @@ def main() -> None:
     if (arguments.only or tuple(arguments.classes) != CLASSES) and not arguments.output:
         parser.error("a part of the benchmark would replace the whole record: name another file with --output")
     device = torch.device(arguments.device)
-    records = run(arguments.only, arguments.classes, device)
-    write_records(arguments.output or RECORDS / f"output_layer.{device.type}.jsonl", records)
-    for record in records:
+    output = arguments.output or RECORDS / f"output_layer.{device.type}.jsonl"
+    for record in run(arguments.only, arguments.classes, device, output):
         time_ms = "missing" if record["time_ms"] is None else f"{record['time_ms']:.2f} ms"
         size = f"{record['classes']:>9,} classes B = {record['batch']:>4}"
         print(f"{record['name']:>36} {size} {record['launch']} {time_ms:>14}")
