@@ -23,6 +23,7 @@ from torch import Tensor
 
 SoftmaxName = Literal["logits", "linear_cross_entropy", "liger", "cut_cross_entropy", "cut_cross_entropy_exact"]
 IGNORED = -100  # what the functions below take for a target that does not count
+_CHUNK_ELEMENTS = 2**26  # logits at a time where they are not all formed: 256 MiB in float32
 
 CrossEntropy = Callable[[Tensor, Tensor, Tensor | None, Tensor, str], Tensor]
 """`(h (N, H), weight (C, H), bias (C,) or None, target (N,), reduction "none" or "sum") -> loss`."""
@@ -36,8 +37,13 @@ def of_logits(h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, re
 
 
 def linear_cross_entropy(h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, reduction: str) -> Tensor:
-    """Torch's own, with the chunks that it chooses. It knows nothing of autocast: all is in the dtype of the weight."""
-    options = torch.nn.LinearCrossEntropyOptions()
+    """Torch's own, in chunks of bounded memory. It knows nothing of autocast: all is in the dtype of the weight.
+
+    The chunks that torch would choose become smaller as C / H grows, and each costs a pass over the gradient of all
+    weights: at a few hundred it is many times slower.
+    """
+    rows = max(1, _CHUNK_ELEMENTS // len(weight))
+    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=rows, chunking_method=None)
     result: Tensor = F.linear_cross_entropy(
         h.to(weight.dtype), weight, target, linear_bias=bias, reduction=reduction, ignore_index=IGNORED, options=options
     )
