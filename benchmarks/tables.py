@@ -58,8 +58,8 @@ def heads() -> str:
 
 def _rows_of(records: list[Record]) -> list[tuple[str, str, str]]:
     """Name, targets and launch of each line of the table of heads, in the order of the records."""
-    rows = [(record["name"], record["targets"], record["launch"]) for record in records if record["name"] != "refactor"]
-    return list(dict.fromkeys(rows))
+    shown = [r for r in records if r["name"] != "refactor" and (r["launch"] == "eager" or r["time_ms"] is not None)]
+    return list(dict.fromkeys((record["name"], record["targets"], record["launch"]) for record in shown))
 
 
 def gram() -> str:
