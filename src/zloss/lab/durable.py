@@ -1,0 +1,77 @@
+"""Files and folders that are there in whole or not at all: written beside their place, synced, then renamed."""
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_PARTIAL = ".partial-"
+
+
+def write_file(path: Path, data: bytes | str) -> None:
+    """Replace the file at once; what was there stays until the new one is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = data.encode() if isinstance(data, str) else data
+    handle, partial = tempfile.mkstemp(prefix=_PARTIAL, dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(partial, 0o644)
+        os.replace(partial, path)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill, which takes its name when the block is left without an error, and vanishes otherwise.
+
+    Leftovers of a process that was killed in between are removed on the way.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.parent / f"{_PARTIAL}{path.name}"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        yield partial
+        for file in partial.rglob("*"):
+            if file.is_file():
+                _sync(file)
+        _sync_folder(partial)
+        os.replace(partial, path)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def is_partial(path: Path) -> bool:
+    """Whether this is something that was never finished."""
+    return path.name.startswith(_PARTIAL)
+
+
+def is_full_disk(error: OSError) -> bool:
+    """Whether there was no room to write."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    if os.name == "nt":  # folders cannot be opened there
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,108 @@
+"""Opening a prepared corpus: what it gives, and what it notices."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.lab.corpora.definition import text_of, write
+from zloss.lab.corpora import Corpus, CorpusError, prepare
+
+TEXT = {"train.txt": "the cat sat\nthe dog\n", "valid.txt": "the cow sat\n", "test.txt": "a dog\n"}
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    return prepare(write(tmp_path / "pets", TEXT), tmp_path / "out")
+
+
+def change(corpus: Corpus, **entries: Any) -> None:
+    path = corpus.folder / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **entries}))
+
+
+def test_what_it_gives(corpus: Corpus) -> None:
+    assert (corpus.name, corpus.splits) == ("pets", ("train", "valid", "test"))
+    assert corpus.vocabulary.words == ["<eos>", "the", "cat", "dog", "sat", "<unk>"]
+    assert (corpus.boundary, corpus.padding, corpus.unknown) == (0, 0, 5)
+    tokens = corpus.split("valid")
+    assert tokens.dtype == np.uint16
+    assert tokens.tolist() == [1, 5, 4, 0]
+    assert isinstance(tokens, np.memmap)
+    assert not tokens.flags.writeable
+    assert " ".join(text_of(corpus, "train")) == "the cat sat <eos> the dog <eos>"
+    assert corpus.encode("the purple dog") == [1, 5, 3]
+
+
+def test_the_manifest_tells_all(corpus: Corpus) -> None:
+    manifest = corpus.manifest
+    assert (manifest["format"], manifest["dtype"], manifest["boundary"]) == (1, "uint16", "<eos>")
+    assert {split: (told["words"], told["lines"]) for split, told in manifest["splits"].items()} == {
+        "train": (7, 2),
+        "valid": (4, 1),
+        "test": (3, 1),
+    }
+    assert [source["name"] for source in manifest["sources"]] == ["train.txt", "valid.txt", "test.txt"]
+    assert manifest["vocabulary"]["words"] == 6
+    assert manifest["options"]["min_count"] == 1
+
+
+def test_a_split_that_is_not_there(corpus: Corpus) -> None:
+    with pytest.raises(CorpusError, match="has no split 'dev', it has train, valid, test"):
+        corpus.split("dev")
+
+
+def test_no_corpus(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(CorpusError, match=r"is no prepared corpus: there is no manifest.json\. Make one"):
+            Corpus.open(folder)
+
+
+def test_tokens_cut_short_or_missing(corpus: Corpus) -> None:
+    path = corpus.folder / "valid.tokens"
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(CorpusError, match=r"valid.tokens has 6 bytes, expected 8\. Remove the folder and prepare"):
+        Corpus.open(corpus.folder)
+    path.unlink()
+    with pytest.raises(CorpusError, match=r"valid.tokens is missing"):
+        Corpus.open(corpus.folder)
+
+
+def test_changed_tokens_are_noticed_when_asked(corpus: Corpus) -> None:
+    Corpus.open(corpus.folder, verify=True)
+    path = corpus.folder / "test.tokens"
+    path.write_bytes(bytes(len(path.read_bytes())))
+    Corpus.open(corpus.folder)
+    with pytest.raises(CorpusError, match=r"test.tokens is not what was written \(its sha256 differs\)"):
+        Corpus.open(corpus.folder, verify=True)
+
+
+def test_a_changed_vocabulary_is_noticed_always(corpus: Corpus) -> None:
+    path = corpus.folder / "vocabulary.tsv"
+    path.write_text(path.read_text().replace("cat", "kat"))
+    with pytest.raises(CorpusError, match=r"vocabulary.tsv is not what was written"):
+        Corpus.open(corpus.folder)
+    path.unlink()
+    with pytest.raises(CorpusError, match="cannot read the vocabulary"):
+        Corpus.open(corpus.folder)
+
+
+def test_another_format(corpus: Corpus) -> None:
+    change(corpus, format=2)
+    with pytest.raises(CorpusError, match="was prepared in format 2, this version reads format 1"):
+        Corpus.open(corpus.folder)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "{}", '{"format": 1}', '{"format": 1, "vocabulary": 3}'])
+def test_a_damaged_manifest(text: str, corpus: Corpus) -> None:
+    (corpus.folder / "manifest.json").write_text(text)
+    with pytest.raises(CorpusError, match=r"manifest.json is damaged: .*prepare the corpus again"):
+        Corpus.open(corpus.folder)
+
+
+def test_an_unknown_type(corpus: Corpus) -> None:
+    change(corpus, dtype="int7")
+    with pytest.raises(CorpusError, match=r"manifest.json is damaged: KeyError"):
+        Corpus.open(corpus.folder)
