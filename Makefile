@@ -6,8 +6,8 @@ READY := $(VENV)/.ready
 
 .PHONY: demo test lint types format bench long-run docs clean
 
-demo: $(READY)  ## train a network with a million classes on this machine
-	$(BIN)/python -m zloss.lab.demo
+demo: $(VENV)/.demo-ready  ## train a language model on real text for a few minutes, and see what it has learnt
+	$(BIN)/zloss demo
 
 test: lint types  ## everything that must hold before a change lands
 	$(BIN)/python -m pytest
@@ -33,7 +33,11 @@ docs: $(READY)  ## rebuild the tables of README.md from the records
 	$(BIN)/python benchmarks/tables.py
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/.demo-ready: $(READY) demo-requirements.txt
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --require-hashes -r demo-requirements.txt
+	touch $@
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "zloss needs Python 3.11 or newer; set PYTHON=")'

@@ -8,9 +8,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from zloss.lab import demo
+from zloss.lab import million
 from zloss.lab.comparison import Progress, TrainingError
-from zloss.lab.demo import DemoConfig, DemoResult, main, run_demo
+from zloss.lab.million import DemoConfig, DemoResult, main, run_demo
 
 TINY = DemoConfig(classes=300, hidden=16, inputs=16, batch=32, steps=400, lr=10.0, held_out=500, dense_steps=2)
 TINY_OPTIONS = ["--classes", "300", "--hidden", "8", "--batch", "16", "--steps", "60"]
@@ -118,7 +118,7 @@ def test_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_screen_without_dense_layer(result: DemoResult) -> None:
     screen = io.StringIO()
-    demo.show(Console(file=screen), TINY, dataclasses.replace(result, dense=None, peak_bytes=None))
+    million.show(Console(file=screen), TINY, dataclasses.replace(result, dense=None, peak_bytes=None))
     assert "not run: needs 0.00 GB" in screen.getvalue()
     assert "not measured" in screen.getvalue()
 
@@ -127,7 +127,7 @@ def test_interruption(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     def interrupted(*_: object) -> DemoResult:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demo, "run_demo", interrupted)
+    monkeypatch.setattr(million, "run_demo", interrupted)
     assert main(TINY_OPTIONS) == 130
     assert "Interrupted" in capsys.readouterr().out
 

@@ -1,6 +1,6 @@
 """Train a network with the factored Z-loss, measure what it learns, and what its steps cost beside dense softmax.
 
-The task is synthetic (`zloss.lab.synthetic`), so nothing is downloaded. Nothing here prints: `zloss.lab.demo` does.
+The task is synthetic (`zloss.lab.synthetic`), so nothing is downloaded. Nothing here prints: `zloss.lab.million` does.
 """
 
 import math

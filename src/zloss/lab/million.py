@@ -1,4 +1,4 @@
-"""Train a network with a million classes on this machine, and see what it costs: `python -m zloss.lab.demo`.
+"""Train a network with a million classes on this machine, and see what it costs: `python -m zloss.lab.million`.
 
 The command line and the screen of `zloss.lab.comparison`. Every number shown is measured in the run.
 """
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parse_arguments(arguments: Sequence[str] | None) -> DemoConfig:
     """A configuration from the command line. A mistake ends the process with code 2 and a message."""
     parser = argparse.ArgumentParser(
-        prog="python -m zloss.lab.demo", description="Train a network with a huge number of classes on this machine."
+        prog="python -m zloss.lab.million", description="Train a network with a huge number of classes on this machine."
     )
     parser.add_argument("--classes", type=int, default=DemoConfig.classes, help="number of classes (%(default)s)")
     parser.add_argument(

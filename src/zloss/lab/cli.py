@@ -1,0 +1,213 @@
+"""The command line: `zloss data`, `zloss train`, `zloss evaluate`, `zloss predict`, `zloss runs`, `zloss plot`.
+
+Nothing is computed here: commands read their arguments, call the lab and show what comes back. Mistakes of the user end
+with one line that says what to do, and code 1; Ctrl-C with code 130.
+"""
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from zloss.lab import million
+from zloss.lab.corpora import CATALOGUE, Corpus, prepare
+from zloss.lab.demo import run_demo
+from zloss.lab.display import byte_bar, corpus_table, evaluation_table, rows_table, run_row, runs_table, training_bar
+from zloss.lab.experiments import build_experiment, preset_names
+from zloss.lab.models import TrainedModel
+from zloss.lab.plotting import plot_runs
+from zloss.lab.runs import Run, RunError
+from zloss.lab.training import Experiment, fit, resumed
+
+_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+app = typer.Typer(
+    help="Classifiers with a huge number of classes: train and compare word-level language models.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+data = typer.Typer(help="Prepare corpora and look at them.", no_args_is_help=True)
+app.add_typer(data, name="data")
+
+console, errors = Console(), Console(stderr=True)
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON for scripts")]
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is a message, not a traceback."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        errors.print("\ninterrupted")
+        sys.exit(_INTERRUPTED)
+    except ValueError as error:
+        errors.print("[red]error:[/red]", end=" ")
+        errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        sys.exit(1)
+
+
+# ---- data ------------------------------------------------------------------------------------------------------------
+
+
+@data.command("list")
+def list_corpora(as_json: AsJson = False) -> None:
+    """The corpora that the lab knows by name."""
+    rows = [{"name": name, "what": entry.title} for name, entry in CATALOGUE.items()]
+    if as_json:
+        print(json.dumps(rows))
+    else:
+        console.print(rows_table(rows))
+
+
+@data.command("prepare")
+def prepare_corpus(
+    corpus: Annotated[str, typer.Argument(help="a name from `zloss data list`, or a text file or folder of yours")],
+    folder: Annotated[Path, typer.Option("--to", help="where the prepared corpus goes")],
+    source: Annotated[
+        Path | None, typer.Option("--from", help="the folder that has the files of a named corpus")
+    ] = None,
+    min_count: Annotated[int | None, typer.Option(help="rarer words become the unknown word")] = None,
+    max_words: Annotated[int | None, typer.Option(help="size of the vocabulary at most")] = None,
+) -> None:
+    """Read a corpus once and write its words as numbers. Doing it twice does nothing."""
+    with byte_bar(console) as watch:
+        prepared = prepare(corpus, folder, source=source, min_count=min_count, max_words=max_words, progress=watch)
+    console.print(corpus_table(prepared))
+
+
+@data.command("info")
+def corpus_info(folder: Path, as_json: AsJson = False) -> None:
+    """What a prepared corpus holds."""
+    corpus = Corpus.open(folder)
+    if as_json:
+        print(json.dumps(corpus.manifest))
+    else:
+        console.print(corpus_table(corpus))
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def train(
+    folder: Annotated[Path, typer.Argument(help="folder of the run")],
+    corpus: Annotated[Path | None, typer.Option(help="folder of a prepared corpus")] = None,
+    preset: Annotated[str, typer.Option(help=f"where to start from: {', '.join(preset_names())}")] = "small",
+    config: Annotated[Path | None, typer.Option(help="a TOML file over the preset")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="over both, such as training.lr=0.1 or network.head.a=0.3")
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="go on with the run in the folder")] = False,
+) -> None:
+    """Train a network, or go on with one. Ctrl-C saves first."""
+    experiment = resumed(folder) if resume else _new_experiment(corpus, preset, config, settings or [])
+    try:
+        with training_bar(console) as watch:
+            run = fit(experiment, folder, resume=resume, watch=watch)
+    except KeyboardInterrupt:
+        errors.print(f"\nsaved; go on with: zloss train {folder} --resume")
+        sys.exit(_INTERRUPTED)
+    console.print(runs_table([run]))
+
+
+def _new_experiment(corpus: Path | None, preset: str, config: Path | None, settings: list[str]) -> Experiment:
+    if corpus is None:
+        raise RunError("a new run needs --corpus FOLDER, a prepared corpus: see `zloss data prepare --help`")
+    return build_experiment(str(corpus), preset_name=preset, file=config, settings=settings)
+
+
+@app.command("evaluate")
+def evaluate_run(
+    folder: Annotated[Path, typer.Argument(help="folder of the run")],
+    split: Annotated[str, typer.Option(help="train, valid or test")] = "test",
+    limit: Annotated[int | None, typer.Option(help="so many examples at most, drawn at random")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Scores of the best checkpoint, beside those of always predicting the most frequent words."""
+    results = TrainedModel.load(folder).evaluate(split, limit=limit)
+    if as_json:
+        records = {name: result.to_record() for name, result in results.items()}
+        print(
+            json.dumps(
+                {name: {key: _finite(value) for key, value in record.items()} for name, record in records.items()}
+            )
+        )
+    else:
+        console.print(evaluation_table(results))
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity, which the perplexity of a word that never occurred is."""
+    return value if math.isfinite(value) else None
+
+
+@app.command()
+def predict(
+    folder: Annotated[Path, typer.Argument(help="folder of the run")],
+    text: Annotated[str, typer.Argument(help="the words so far")],
+    top: Annotated[int, typer.Option(help="how many words")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """The most likely next words."""
+    words = TrainedModel.load(folder).predict(text, top)
+    rows = [{"word": word, "score": round(score, 4)} for word, score in words]
+    if as_json:
+        print(json.dumps(rows))
+    else:
+        console.print(rows_table(rows))
+
+
+@app.command("runs")
+def list_runs(
+    folders: Annotated[list[Path], typer.Argument(help="folders of runs, or folders full of them")],
+    as_json: AsJson = False,
+) -> None:
+    """A table of runs to compare."""
+    runs = find_runs(folders)
+    if as_json:
+        print(json.dumps([run_row(run) for run in runs]))
+    else:
+        console.print(runs_table(runs))
+
+
+@app.command()
+def plot(
+    folders: Annotated[list[Path], typer.Argument(help="folders of runs")],
+    output: Annotated[Path, typer.Option("--to", help="the PNG file to write")] = Path("runs.png"),
+    metric: Annotated[str, typer.Option(help="of the validation, such as top_10_error")] = "top_10_error",
+) -> None:
+    """Validation curves of runs."""
+    plot_runs(find_runs(folders), output, metric)
+    console.print(f"wrote {output}")
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path, typer.Option(help="where everything goes")] = Path("demo"),
+    synthetic: Annotated[bool, typer.Option(help="a million made-up classes instead of text")] = False,
+) -> None:
+    """Train on real text for a few minutes, compare with guessing, and predict."""
+    if synthetic:
+        sys.exit(million.main([]))
+    run_demo(folder, console)
+
+
+def find_runs(folders: list[Path]) -> list[Run]:
+    """The runs in these folders, or one level below them."""
+    found = [
+        Run.open(place)
+        for folder in folders
+        for place in (folder, *(sorted(folder.iterdir()) if folder.is_dir() else ()))
+        if (place / "config.json").is_file()
+    ]
+    if not found:
+        raise RunError(f"no runs in {', '.join(map(str, folders))}")
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""What the lab shows on a screen: tables of scores and runs, and bars for work that takes time."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from zloss.lab.corpora import Corpus
+from zloss.lab.evaluation import Evaluation
+from zloss.lab.runs import Run
+from zloss.lab.training import Progress, Watcher
+
+_IN_A_LINE = ("top 1 error", "top 10 error", "mrr", "perplexity")
+
+
+def corpus_table(corpus: Corpus) -> Table:
+    """Words of every split, and the vocabulary."""
+    table = Table("split", title=f"{corpus.name}: {len(corpus.vocabulary):,} words in the vocabulary", min_width=50)
+    table.add_column("words", justify="right")
+    for name, split in corpus.manifest["splits"].items():
+        table.add_row(name, f"{split['words']:,}")
+    return table
+
+
+def evaluation_table(results: dict[str, Evaluation]) -> Table:
+    """One column per model, with half-widths of 95 % intervals where a sample was taken."""
+    columns = {name: formatted(result) for name, result in results.items()}
+    table = Table("")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for score in dict.fromkeys(score for cells in columns.values() for score in cells):
+        table.add_row(score, *(cells.get(score, "") for cells in columns.values()))
+    return table
+
+
+def formatted(result: Evaluation) -> dict[str, str]:
+    """Its scores to read, each with the half-width of its interval where it is one of a sample."""
+    record = result.to_record()
+    cells = {}
+    for name in (*(f"top_{k}_error" for k in result.top_k_error), "mrr", "mean_rank", "perplexity"):
+        if name in record:
+            width = record.get(f"{name}_half_width")
+            style = ".1%" if name.endswith("error") else ".3f" if name == "mrr" else ",.1f"
+            cells[name.replace("_", " ")] = f"{record[name]:{style}}" + ("" if width is None else f" ± {width:{style}}")
+    return cells
+
+
+def run_row(run: Run) -> dict[str, Any]:
+    """What a table of runs shows of one."""
+    config, metrics = run.config, run.metrics()
+    validations = [record for record in metrics if record["kind"] == "validation"]
+    best = min(validations, key=lambda record: record["top_10_error"], default=None)
+    return {
+        "run": str(run.folder),
+        "head": config["network"]["head"]["head"],
+        "loss": config["network"]["head"]["loss"],
+        "step": metrics[-1]["step"] if metrics else 0,
+        "top_1_error": best and best["top_1_error"],
+        "top_10_error": best and best["top_10_error"],
+        "mrr": best and best["mrr"],
+        "perplexity": best and best.get("perplexity"),
+    }
+
+
+def runs_table(runs: list[Run]) -> Table:
+    """Runs side by side, at their best validation."""
+    table = Table()
+    rows = [run_row(run) for run in runs]
+    for name in rows[0]:
+        table.add_column(name, justify="left" if name in ("run", "head", "loss") else "right")
+    for row in rows:
+        table.add_row(
+            *(
+                f"{cell:.4g}" if isinstance(cell, float) else str(cell if cell is not None else "")
+                for cell in row.values()
+            )
+        )
+    return table
+
+
+def rows_table(rows: list[dict[str, Any]]) -> Table:
+    """Rows that have the same keys."""
+    table = Table(*rows[0])
+    for row in rows:
+        table.add_row(*map(str, row.values()))
+    return table
+
+
+@contextmanager
+def training_bar(console: Console) -> Iterator[Watcher]:
+    """A bar with the time left, words a second, loss, learning rate and the condition of the factors."""
+    columns = (
+        SpinnerColumn(),
+        BarColumn(None),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[figures]}"),
+    )
+    with Bar(*columns, console=console, expand=True) as bar:
+        task = bar.add_task("", total=None, figures="")
+
+        def watch(progress: Progress) -> None:
+            if progress.validation is not None:
+                cells = {name: cell for name, cell in formatted(progress.validation).items() if name in _IN_A_LINE}
+                bar.print(f"epoch {progress.epoch:.2f}  " + "  ".join(f"{name} {cell}" for name, cell in cells.items()))
+                return
+            condition = "" if progress.condition is None else f"  condition {progress.condition:.2f}"
+            figures = (
+                f"{progress.words_per_second:,.0f} words/s  loss {progress.loss:.3f}  lr {progress.lr:.3g}{condition}"
+            )
+            bar.update(task, total=progress.steps, completed=progress.step, figures=figures)
+
+        yield watch
+
+
+@contextmanager
+def byte_bar(console: Console) -> Iterator[Any]:
+    """A bar over bytes of text."""
+    with Bar(TextColumn("{task.description}"), BarColumn(None), TimeRemainingColumn(), console=console) as bar:
+        task = bar.add_task("", total=None)
+
+        def watch(stage: str, done: int, total: int) -> None:
+            bar.update(task, description=stage, completed=done, total=total)
+
+        yield watch

@@ -1,0 +1,74 @@
+"""Experiments from presets, TOML files and settings on the command line, each over the one before."""
+
+import tomllib
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from zloss.heads.config import check_name
+from zloss.lab.configuration import ConfigError, from_table, overridden
+from zloss.lab.training import Experiment
+
+
+def preset_names() -> list[str]:
+    """The presets that come with the lab."""
+    files = resources.files("zloss.lab").joinpath("presets").iterdir()
+    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+
+
+def preset(name: str) -> dict[str, Any]:
+    """The table of a preset."""
+    try:
+        check_name("preset", name, preset_names())
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return tomllib.loads(resources.files("zloss.lab").joinpath("presets", f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The table of a file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as TOML: {error}") from error
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """`training.lr=0.1` and the like, with values as in TOML; a word without quotes is a string.
+
+    >>> parse_settings(["training.lr=0.1", "network.hidden=[64, 32]", "network.head.head=dense"])
+    {'training.lr': 0.1, 'network.hidden': [64, 32], 'network.head.head': 'dense'}
+    """
+    parsed = {}
+    for setting in settings:
+        name, sign, value = setting.partition("=")
+        if not (sign and name.strip() and value.strip()):
+            raise ConfigError(f"{setting!r} is not a setting: write NAME=VALUE, such as training.lr=0.1")
+        parsed[name.strip()] = _value(value.strip())
+    return parsed
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def build_experiment(
+    corpus: str, *, preset_name: str = "small", file: Path | None = None, settings: Sequence[str] = ()
+) -> Experiment:
+    """The experiment that a preset, a file over it and settings over both describe."""
+    table = preset(preset_name)
+    if file is not None:
+        table = _merged(table, read_toml(file))
+    return from_table(Experiment, overridden(table, parse_settings(settings)) | {"corpus": corpus})
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    both = {
+        name: _merged(below[name], value) if isinstance(value, dict) and isinstance(below.get(name), dict) else value
+        for name, value in above.items()
+    }
+    return below | both

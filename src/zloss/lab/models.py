@@ -1,0 +1,54 @@
+"""A trained network with its vocabulary, ready to be used."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from zloss.lab.corpora import Corpus
+from zloss.lab.evaluation import Evaluation, constant_classifier, evaluate, evaluation_mode
+from zloss.lab.networks import NgramNetwork
+from zloss.lab.runs import Run
+from zloss.lab.training import Experiment, batches_of, build_network, device_of, load_network, resumed
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """The best network of a run."""
+
+    network: NgramNetwork
+    experiment: Experiment
+    corpus: Corpus
+
+    @classmethod
+    def load(cls, folder: Path) -> "TrainedModel":
+        """From its folder: the best checkpoint, or the last where none was validated."""
+        run, experiment = Run.open(folder), resumed(folder)
+        corpus, device = Corpus.open(Path(experiment.corpus)), device_of(experiment.device)
+        network = build_network(experiment, corpus, device)
+        load_network(network, run.load(run.best_step, device=str(device)))
+        return cls(network, experiment, corpus)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return device_of(self.experiment.device)
+
+    def evaluate(self, split: str, *, limit: int | None = None) -> dict[str, Evaluation]:
+        """Its scores on a split, and those of always predicting the most frequent words."""
+        batches = batches_of(self.corpus, split, self.experiment, self.device, shuffle=False)
+        return {
+            "this run": evaluate(self.network, batches, limit=limit),
+            "most frequent words": constant_classifier(self.corpus.vocabulary.counts, batches, limit=limit),
+        }
+
+    def predict(self, text: str, top: int) -> list[tuple[str, float]]:
+        """The words that may well come next, best first, with their scores."""
+        size = self.experiment.network.context
+        padding = 0 if self.corpus.padding is None else self.corpus.padding
+        context = ([padding] * size + self.corpus.encode(text))[-size:]
+        with evaluation_mode(self.network):
+            hidden = self.network.hidden(torch.tensor([context], device=self.device))
+            scores, classes = self.network.head.topk(hidden, top)
+        words = [self.corpus.vocabulary.words[number] for number in classes[0].tolist()]
+        return list(zip(words, scores[0].tolist(), strict=True))

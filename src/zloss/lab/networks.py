@@ -1,0 +1,242 @@
+"""Feed-forward n-gram language models: embeddings of the context side by side, hidden layers, and any head.
+
+    network = NgramNetwork(PRESETS["ptb"], num_classes=10_000)
+    optimizers = network.optimizers("sgd", lr=1.0, output_lr=20.0)
+    loss = network(context, target)                         # (B, n), (B,) -> ()
+
+The trunk is everything below the head. Its products may run in TF32 or bfloat16, its parameters are float32, and the
+head gets float32. Gradients of the embeddings have rows for the words of the batch only, as sparse tensors.
+
+Weights of hidden layers start as He et al. (2015) found right for ReLU, normal with variance 2 / fan-in, and biases as
+0, so that the activations of all layers are of the size of the embeddings. Those are normal with deviation
+`EMBEDDING_SCALE`.
+
+Shape letters: B examples, n words of context, E width of an embedding, H width of the last hidden layer, C classes.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, Optimizer, SparseAdam
+
+from zloss.heads import Head, HeadConfig
+from zloss.heads.config import check_name
+from zloss.optim import RowSGD
+
+Precision = Literal["float32", "tf32", "bf16"]
+TrunkOptimizer = Literal["sgd", "adam"]
+
+# Short runs on Penn Treebank (600 steps, one seed) put it ahead of 1; 0.03 and 0.3 are too close to tell apart.
+EMBEDDING_SCALE = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig:
+    """The shape of a network.
+
+    Args:
+        context: n, words that the next one is predicted from.
+        embedding: E.
+        hidden: widths of the hidden layers, the last of which is H.
+        dropout: share of the activations of every hidden layer that are dropped in training.
+        precision: of the products of the trunk. "tf32" has an effect on GPUs only: a CPU computes in float32 then.
+        head: the output layer and its loss.
+    """
+
+    context: int = 6
+    embedding: int = 128
+    hidden: tuple[int, ...] = (512, 256)
+    dropout: float = 0.0
+    precision: Precision = "float32"
+    head: HeadConfig = field(default_factory=lambda: HeadConfig(options={"a": 0.2, "b": 10.0}))
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+        if min(self.context, self.embedding, *self.hidden) < 1:
+            raise ValueError(
+                f"context, embedding and the widths of hidden layers must be at least 1, got {self.context}, "
+                f"{self.embedding} and {self.hidden}"
+            )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
+        check_name("precision", self.precision, get_args(Precision))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Width of every layer below the output: all embeddings together, then the hidden layers."""
+        return (self.context * self.embedding, *self.hidden)
+
+
+# net1 and net2 are those of the paper for One Billion Word.
+PRESETS: dict[str, NetworkConfig] = {
+    "ptb": NetworkConfig(),
+    "net1": NetworkConfig(context=10, embedding=512, hidden=(2048, 2048, 512), head=HeadConfig()),
+    "net2": NetworkConfig(context=10, embedding=1024, hidden=(4096, 4096, 1024), head=HeadConfig()),
+}
+
+
+class NgramNetwork(nn.Module):
+    """A language model that predicts a word from the n words before it.
+
+    Args:
+        config: its shape.
+        num_classes: C, words in the vocabulary.
+        counts: how often each occurs, (C,), for heads that treat frequent words better.
+        device: where it is made.
+
+    >>> network = NgramNetwork(NetworkConfig(context=3, embedding=4, hidden=(8,)), 100)
+    >>> context, target = torch.randint(100, (5, 3)), torch.randint(100, (5,))
+    >>> network(context, target).backward()
+    >>> network.hidden(context).shape, network.head.rank(network.hidden(context), target).shape
+    (torch.Size([5, 8]), torch.Size([5]))
+    """
+
+    def __init__(
+        self,
+        config: NetworkConfig,
+        num_classes: int,
+        *,
+        counts: Tensor | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        self.config, self.num_classes = config, num_classes
+        self.embedding = nn.Embedding(num_classes, config.embedding, sparse=True, device=device)
+        linear = Tf32Linear if config.precision == "tf32" else nn.Linear
+        self.layers = nn.ModuleList(linear(*widths, device=device) for widths in pairwise(config.sizes))
+        self.dropout = nn.Dropout(config.dropout)
+        self.head: Head = config.head.build(config.sizes[-1], num_classes, counts=counts, device=device)
+        self.reset_trunk()
+
+    @torch.no_grad()
+    def reset_trunk(self) -> None:
+        """Draw new weights for all layers but the output."""
+        self.embedding.weight.normal_(std=EMBEDDING_SCALE)
+        for layer in self.layers:
+            assert isinstance(layer, nn.Linear)
+            layer.weight.normal_(std=math.sqrt(2 / layer.in_features))
+            layer.bias.zero_()
+
+    def forward(
+        self,
+        context: Tensor,  # (B, n) integers
+        target: Tensor,  # (B,) integers
+    ) -> Tensor:
+        """The loss of a batch."""
+        loss: Tensor = self.head(self.hidden(context), target)
+        return loss
+
+    def hidden(self, context: Tensor) -> Tensor:  # (B, n) -> (B, H)
+        """What the head sees of a context."""
+        self._check(context)
+        h = self.embedding(context).flatten(1)
+        with self._products(h.device):
+            for layer in self.layers:
+                h = self.dropout(F.relu(layer(h)))
+        result: Tensor = h.float()
+        return result
+
+    def trunk_parameters(self) -> Iterator[nn.Parameter]:
+        """All parameters but those of the head."""
+        yield from self.embedding.parameters()
+        yield from self.layers.parameters()
+
+    def optimizers(
+        self,
+        trunk: TrunkOptimizer = "sgd",
+        *,
+        lr: float,
+        output_lr: float | None = None,
+        weight_decay: float = 0.0,
+        output_weight_decay: float = 0.0,
+    ) -> list[Optimizer]:
+        """Optimizers that together train everything.
+
+        Args:
+            trunk: of all layers below the head, plain SGD or Adam; for the embeddings in a form for row-sparse
+                gradients. Sparse Adam waits for the device at every step, and so is nothing for a CUDA graph.
+            lr: of the trunk.
+            output_lr: of the head, which is trained by plain SGD; that of the trunk where it is not given.
+            weight_decay: of the hidden layers. The embeddings have none: it would change every row at every step.
+            output_weight_decay: of the head; refused by those with row-sparse gradients.
+        """
+        check_name("optimizer", trunk, get_args(TrunkOptimizer))
+        rows, dense = list(self.embedding.parameters()), list(self.layers.parameters())
+        optimizers: list[Optimizer] = [RowSGD(rows, lr) if trunk == "sgd" else SparseAdam(rows, lr)]
+        if dense:
+            make = SGD if trunk == "sgd" else Adam
+            optimizers.append(make(dense, lr=lr, weight_decay=weight_decay))
+        output_lr = lr if output_lr is None else output_lr
+        return [*optimizers, self.head.sgd(output_lr, weight_decay=output_weight_decay)]
+
+    def _products(self, device: torch.device) -> AbstractContextManager[Any]:
+        # Each weight is used once, so that a cache of converted ones would only be in the way of CUDA graphs.
+        is_bf16 = self.config.precision == "bf16"
+        return torch.autocast(device.type, torch.bfloat16, cache_enabled=False) if is_bf16 else nullcontext()
+
+    def _check(self, context: Tensor) -> None:
+        if context.dim() != 2 or context.shape[1] != self.config.context:
+            raise ValueError(f"context must have shape (B, {self.config.context}), got {tuple(context.shape)}")
+        if context.is_floating_point() or context.is_complex() or context.dtype == torch.bool:
+            raise ValueError(f"context must hold integer class indices, got dtype {context.dtype}")
+        if context.device.type == "cpu" and context.numel():  # a GPU would have to be waited for
+            least, most = (int(bound) for bound in context.aminmax())
+            if least < 0 or most >= self.num_classes:
+                bad = least if least < 0 else most
+                raise ValueError(f"word {bad} of a context is out of range: expected 0 <= word < {self.num_classes}")
+
+    def extra_repr(self) -> str:
+        return f"sizes={[*self.config.sizes, self.num_classes]}, precision={self.config.precision}"
+
+
+class Tf32Linear(nn.Linear):
+    """`nn.Linear` with products in TF32 where the device has it, forward and backward, whatever the global setting is.
+
+    The setting is global in torch. Here it holds during these products only, so that the head keeps its precision.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = _Tf32Product.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return result
+
+
+class _Tf32Product(torch.autograd.Function):
+    """`F.linear`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        with _tf32():
+            return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        with _tf32():
+            return grad @ weight, grad.T @ x, grad.sum(0)
+
+
+@contextmanager
+def _tf32() -> Iterator[None]:
+    switches: Any = torch.backends
+    has_new_switch = hasattr(switches, "fp32_precision")  # torch 2.9; it must not be mixed with the old one
+    name, tf32 = ("fp32_precision", "tf32") if has_new_switch else ("allow_tf32", True)
+    matmul = switches.cuda.matmul
+    before = getattr(matmul, name)
+    if before == tf32:
+        yield
+        return
+    setattr(matmul, name, tf32)
+    try:
+        yield
+    finally:
+        # "none" follows torch.backends.fp32_precision, which is where an equal value came from.
+        is_inherited = has_new_switch and before == switches.fp32_precision
+        setattr(matmul, name, "none" if is_inherited else before)

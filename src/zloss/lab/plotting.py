@@ -1,0 +1,26 @@
+"""Curves of runs as pictures."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from zloss.lab.runs import Run, RunError
+
+
+def plot_runs(runs: Sequence[Run], output: Path, metric: str) -> None:
+    """Validation curves of all runs in one PNG: a metric against the epoch."""
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    for run in runs:
+        points = [(record["epoch"], record[metric]) for record in run.metrics() if metric in record]
+        if not points:
+            raise RunError(f"{run.folder} has no validation with {metric} yet")
+        head = run.config["network"]["head"]
+        axes.plot(*zip(*points, strict=True), marker="o", label=f"{run.folder.name} ({head['head']}, {head['loss']})")
+    axes.set_xlabel("epoch")
+    axes.set_ylabel(metric.replace("_", " "))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    output.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(output, dpi=150)

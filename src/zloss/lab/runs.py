@@ -1,0 +1,170 @@
+"""A run: one folder with everything that a training run leaves behind, readable by whoever gets it.
+
+    config.json               what was asked for, every field
+    metrics.jsonl             one object a line: training and validation, with the step
+    events.out.tfevents...    the same for TensorBoard
+    checkpoints/000012000/    tensors.safetensors and state.json, complete or not there
+    best.json                 which checkpoint had the best validation score
+
+No file here needs pickle. Checkpoints and config are written in whole or not at all; lines of metrics beyond the
+checkpoint that a run resumes from are cut off, because they will come again.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from zloss.lab.durable import is_full_disk, is_partial, new_folder, write_file
+
+_TENSORS, _STATE = "tensors.safetensors", "state.json"
+
+
+class RunError(ValueError):
+    """Something about a run folder that its user has to know or to change."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Everything needed to go on, or to use the network."""
+
+    step: int
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
+
+
+class Run:
+    """The folder of a run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._events: Any = None  # TensorBoard's writer, once there is something to write
+        self._resumed_at: int | None = None
+
+    def create(self, config: Mapping[str, Any]) -> "Run":
+        """Begin a new run; an existing one is never overwritten."""
+        self.require_new()
+        write_file(self.folder / "config.json", json.dumps(config, indent=2) + "\n")
+        return self
+
+    def require_new(self) -> None:
+        """Refuse a folder that has something in it."""
+        if self.folder.exists() and not (self.folder.is_dir() and not any(self.folder.iterdir())):
+            raise RunError(f"{self.folder} is not empty: resume the run that is there, or choose another folder")
+
+    @classmethod
+    def open(cls, folder: Path) -> "Run":
+        """A run that exists."""
+        if not (folder / "config.json").is_file():
+            raise RunError(f"{folder} is not a run: there is no config.json in it")
+        return cls(folder)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The table of its configuration."""
+        return _read_json(self.folder / "config.json")
+
+    # ---- metrics -----------------------------------------------------------------------------------------------------
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Add a line of metrics, of a `kind` and a `step`, and the same for TensorBoard."""
+        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+        if self._events is None:
+            self._events = _event_writer(self.folder, self._resumed_at)
+        for name, value in record.items():
+            if name not in ("kind", "step"):
+                self._events.add_scalar(f"{record['kind']}/{name}", value, record["step"])
+
+    def close(self) -> None:
+        """Let go of the files that are written to."""
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All lines of metrics so far. A last line that a killed process left half-written does not count."""
+        path = self.folder / "metrics.jsonl"
+        lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
+        return [json.loads(line) for line in lines[:-1]]
+
+    def forget_after(self, step: int) -> None:
+        """Drop the metrics of later steps: training resumes here, and they will come again."""
+        kept = [record for record in self.metrics() if record["step"] <= step]
+        write_file(self.folder / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in kept))
+        self._resumed_at = step
+
+    # ---- checkpoints -------------------------------------------------------------------------------------------------
+
+    def save(self, checkpoint: Checkpoint, *, keep: int) -> None:
+        """Write a checkpoint; of the older ones the last `keep - 1` and the best stay."""
+        try:
+            with new_folder(self._place(checkpoint.step)) as folder:
+                save_file({name: tensor.contiguous() for name, tensor in checkpoint.tensors.items()}, folder / _TENSORS)
+                (folder / _STATE).write_text(json.dumps(checkpoint.state) + "\n")
+        except OSError as error:
+            raise self._unwritten(checkpoint.step, error) from error
+        for step in self.steps()[:-keep]:
+            if step != self.best_step:
+                shutil.rmtree(self._place(step))
+
+    def mark_best(self, step: int, score: float) -> None:
+        """Note that the checkpoint of this step is the best so far."""
+        write_file(self.folder / "best.json", json.dumps({"step": step, "score": score}) + "\n")
+
+    @property
+    def best_step(self) -> int | None:
+        """The step of the best checkpoint, once there is one."""
+        path = self.folder / "best.json"
+        return int(_read_json(path)["step"]) if path.exists() else None
+
+    def steps(self) -> list[int]:
+        """The steps of the checkpoints that are there, in order."""
+        place = self.folder / "checkpoints"
+        folders = place.iterdir() if place.exists() else iter(())
+        return sorted(int(folder.name) for folder in folders if not is_partial(folder))
+
+    def load(self, step: int | None = None, *, device: str = "cpu") -> Checkpoint:
+        """The checkpoint of a step, by default the last one."""
+        if step is None:
+            if not self.steps():
+                raise RunError(f"{self.folder} has no checkpoint yet")
+            step = self.steps()[-1]
+        place = self._place(step)
+        if not place.exists():
+            raise RunError(f"{self.folder} has no checkpoint of step {step}: it has {self.steps()}")
+        try:
+            return Checkpoint(step, load_file(place / _TENSORS, device=device), _read_json(place / _STATE))
+        except (OSError, SafetensorError) as error:
+            raise RunError(f"the checkpoint {place} cannot be read: {error}") from error
+
+    def _place(self, step: int) -> Path:
+        return self.folder / "checkpoints" / f"{step:09d}"
+
+    def _unwritten(self, step: int, error: OSError) -> RunError:
+        steps = self.steps()
+        rest = f"; the checkpoint of step {steps[-1]} is there, resume from it" if steps else ""
+        reason = "the disk is full" if is_full_disk(error) else str(error)
+        return RunError(f"the checkpoint of step {step} could not be written, {reason}{rest}")
+
+
+def _event_writer(folder: Path, resumed_at: int | None) -> Any:
+    # Here, because it takes a second, and most commands write no events.
+    from torch.utils.tensorboard import SummaryWriter
+
+    purge_step = None if resumed_at is None else resumed_at + 1
+    return SummaryWriter(str(folder), purge_step=purge_step, flush_secs=10)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+    return value

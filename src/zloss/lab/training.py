@@ -1,0 +1,379 @@
+"""Training an n-gram language model: `fit(config, folder) -> Run`, resumable at any step to the identical result.
+
+Everything that decides what comes next is in a checkpoint: weights, optimizers, learning rates, the place in the data,
+the state of the random numbers and what the schedule remembers. Batches are a pure function of seed, epoch and index.
+So a run that was killed continues as if nothing had happened, bit for bit on a CPU.
+
+The learning rates fall when the validation score stops improving, and training stops when that no longer helps.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+import zloss
+from zloss.lab.configuration import from_table, to_table
+from zloss.lab.corpora import Corpus
+from zloss.lab.evaluation import Evaluation, evaluate
+from zloss.lab.networks import NetworkConfig, NgramNetwork
+from zloss.lab.ngrams import NgramBatches
+from zloss.lab.runs import Checkpoint, Run, RunError
+
+_EVALUATION_SEED = 0  # runs with other seeds are judged by the same sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """How to train. The defaults are those of the paper for Penn Treebank where it gives them."""
+
+    batch_size: int = 250
+    mode: Literal["running", "sentence"] = "running"  # contexts run across sentences, or are filled up before them
+    optimizer: Literal["sgd", "adam"] = "sgd"  # of all layers but the output
+    lr: float = 1.0
+    output_lr: float = 20.0
+    clip: float | None = None  # norm of the gradient of the whole network
+    epochs: int = 20  # at most
+    steps: int | None = None  # at most, if fewer
+    validate_every: int | None = None  # steps; an epoch where none
+    validation_examples: int = 20_000
+    score: str = "top_10_error"  # what decides: top_K_error, mean_rank, perplexity (lower is better) or mrr (higher)
+    lr_factor: float = 0.5  # of all learning rates, when the score has not improved
+    patience: int = 0  # so many validations in a row before that
+    stop_after: int = 4  # lowerings in a row that brought nothing
+    checkpoint_every: int = 1000  # steps
+    keep: int = 2  # checkpoints, beside the best
+    log_every: int = 100  # steps
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        least = {
+            "batch_size": 1,
+            "epochs": 1,
+            "validation_examples": 1,
+            "checkpoint_every": 1,
+            "keep": 1,
+            "log_every": 1,
+        }
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise ValueError(f"{name} must be at least {bound}, got {getattr(self, name)}")
+        for name in ("lr", "output_lr", "lr_factor"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
+                raise ValueError(f"{name} must be a finite number > 0, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Everything that defines a run."""
+
+    corpus: str  # folder of a prepared corpus
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    device: str = "auto"  # a GPU where there is one
+
+
+@dataclass
+class Schedule:
+    """What the learning rates and the end of training depend on."""
+
+    factor: float = 1.0  # of the learning rates
+    best: float | None = None
+    waiting: int = 0  # validations since the best
+    lowered: int = 0  # times since the best
+
+    def update(self, score: float, config: TrainingConfig) -> bool:
+        """Take note of a validation score, lower being better; returns whether it is the best so far."""
+        if self.best is None or score < self.best:
+            self.best, self.waiting, self.lowered = score, 0, 0
+            return True
+        self.waiting += 1
+        if self.waiting > config.patience:
+            self.factor *= config.lr_factor
+            self.waiting, self.lowered = 0, self.lowered + 1
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """What a watcher is told, every `log_every` steps and after each validation."""
+
+    step: int
+    steps: int
+    epoch: float
+    loss: float
+    lr: float
+    words_per_second: float
+    condition: float | None  # of the factors of the output layer
+    validation: Evaluation | None = None
+
+
+Watcher = Callable[[Progress], None]
+
+
+class DivergedError(RunError):
+    """The loss is no longer a number."""
+
+
+def fit(config: Experiment, folder: Path, *, resume: bool = False, watch: Watcher | None = None) -> Run:
+    """Train until the schedule ends, and return the run. With `resume`, go on where the run in `folder` stopped."""
+    run = Run(folder)
+    if resume and to_table(config) != Run.open(folder).config:
+        raise RunError(f"{folder} was started with another config: resume it with its own, or start a new run")
+    if not resume:
+        run.require_new()
+    trainer = Trainer(config, run, watch or (lambda _: None))  # before anything is written: it may well fail
+    if not resume:
+        run.create(to_table(config))
+    elif run.steps():
+        trainer.restore(run.load(device=str(trainer.device)))
+    try:
+        trainer.train()
+    finally:
+        run.close()
+    return run
+
+
+def resumed(folder: Path) -> Experiment:
+    """The config of a run, to resume it with."""
+    return from_table(Experiment, Run.open(folder).config)
+
+
+class Trainer:
+    """A network with its data, optimizers and schedule, on its way through the steps of a run."""
+
+    def __init__(self, config: Experiment, run: Run, watch: Watcher) -> None:
+        self.config, self.run, self.watch = config, run, watch
+        self.device = device_of(config.device)
+        torch.manual_seed(config.training.seed)
+        corpus = Corpus.open(Path(config.corpus))
+        self.batches = batches_of(corpus, "train", config, self.device)
+        self.validation = batches_of(corpus, "valid", config, self.device, shuffle=False)
+        self.network = build_network(config, corpus, self.device)
+        self.optimizers = self.network.optimizers(
+            config.training.optimizer, lr=config.training.lr, output_lr=config.training.output_lr
+        )
+        self.schedule, self.step = Schedule(), 0
+        self._since = (time.perf_counter(), 0)
+
+    @property
+    def last_step(self) -> int:
+        """Where the run ends at the latest."""
+        steps = self.config.training.epochs * len(self.batches)
+        return steps if self.config.training.steps is None else min(steps, self.config.training.steps)
+
+    def train(self) -> None:
+        """Take all steps that are left. On Ctrl-C save first."""
+        try:
+            while self.step < self.last_step and self.schedule.lowered < self.config.training.stop_after:
+                loss = self.take_step()
+                self._after_step(loss)
+        except KeyboardInterrupt:
+            self.save()
+            raise
+        if not self.run.steps() or self.run.steps()[-1] != self.step:
+            self.save()
+
+    def take_step(self) -> Tensor:
+        """One step of all optimizers; the loss stays on the device."""
+        epoch, index = divmod(self.step, len(self.batches))
+        context, target = self.batches.batch(epoch, index)
+        self.network.train()
+        loss: Tensor = self.network(context, target)
+        loss.backward()
+        if self.config.training.clip is not None:
+            zloss.clip_grad_norm_(self.network, self.config.training.clip)
+        for optimizer in self.optimizers:
+            optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        self.step += 1
+        return loss.detach()
+
+    def _after_step(self, loss: Tensor) -> None:
+        training = self.config.training
+        every = training.validate_every or len(self.batches)
+        if self.step % training.log_every == 0 or self.step == self.last_step:
+            self._log(loss)
+        best = self._validate() if self.step % every == 0 or self.step == self.last_step else None
+        if best is not None or self.step % training.checkpoint_every == 0:
+            self.save()
+        if best is not None:
+            self.run.mark_best(self.step, best)
+
+    def _log(self, loss: Tensor) -> None:
+        value = loss.item()
+        if not math.isfinite(value):
+            raise DivergedError(
+                f"the loss is {value} at step {self.step}: lower the learning rates (lr, output_lr) or clip the "
+                f"gradient; the run stays as it was at its last checkpoint, in {self.run.folder}"
+            )
+        progress = self._progress(value)
+        self.run.log(
+            {"kind": "training", "step": self.step, "epoch": progress.epoch, "loss": value, "lr": progress.lr}
+            | ({} if progress.condition is None else {"condition": progress.condition})
+        )
+        self.watch(progress)
+
+    def _progress(self, loss: float, validation: Evaluation | None = None) -> Progress:
+        then, step = self._since
+        now = time.perf_counter()
+        words = (self.step - step) * self.config.training.batch_size
+        self._since = (now, self.step)
+        layer = getattr(self.network.head, "layer", None)
+        return Progress(
+            step=self.step,
+            steps=self.last_step,
+            epoch=self.step / len(self.batches),
+            loss=loss,
+            lr=self.config.training.lr * self.schedule.factor,
+            words_per_second=words / max(now - then, 1e-9),
+            condition=layer.condition() if isinstance(layer, zloss.FactoredLinear) else None,
+            validation=validation,
+        )
+
+    def _validate(self) -> float | None:
+        """The score where it is the best so far."""
+        training = self.config.training
+        result = evaluate(self.network, self.validation, limit=training.validation_examples)
+        score = result.score(training.score)
+        is_best = self.schedule.update(-score if training.score == "mrr" else score, training)
+        self._set_rates()
+        self.run.log(
+            {"kind": "validation", "step": self.step, "epoch": self.step / len(self.batches)} | result.to_record()
+        )
+        self.watch(self._progress(math.nan, result))
+        return score if is_best else None
+
+    def _set_rates(self) -> None:
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group.setdefault("initial_lr", group["lr"])
+                group["lr"] = group["initial_lr"] * self.schedule.factor
+
+    # ---- checkpoints -------------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Write a checkpoint of this step."""
+        tensors = {f"network.{name}": tensor.detach() for name, tensor in self.network.state_dict().items()}
+        tensors |= {f"random.{name}": state for name, state in random_states(self.device).items()}
+        options = []
+        for number, optimizer in enumerate(self.optimizers):
+            of_optimizer, rest = split_state(optimizer)
+            tensors |= {f"optimizer.{number}.{name}": tensor for name, tensor in of_optimizer.items()}
+            options.append(rest)
+        state = {
+            "step": self.step,
+            "schedule": asdict(self.schedule),
+            "optimizers": options,
+            "classes": self.num_classes,
+        }
+        self.run.save(Checkpoint(self.step, tensors, state), keep=self.config.training.keep)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go back to where a checkpoint was written."""
+        load_network(self.network, checkpoint)
+        for number, optimizer in enumerate(self.optimizers):
+            of_optimizer = with_prefix(checkpoint.tensors, f"optimizer.{number}.")
+            optimizer.load_state_dict(joined_state(of_optimizer, checkpoint.state["optimizers"][number]))
+        self.schedule, self.step = Schedule(**checkpoint.state["schedule"]), checkpoint.step
+        self.run.forget_after(self.step)
+        self._since = (time.perf_counter(), self.step)
+        set_random_states(with_prefix(checkpoint.tensors, "random."), self.device)
+
+    @property
+    def num_classes(self) -> int:
+        """C."""
+        return self.network.head.num_classes
+
+
+def device_of(name: str) -> torch.device:
+    """The device by name; "auto" is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)
+
+
+def batches_of(
+    corpus: Corpus, split: str, config: Experiment, device: torch.device, *, shuffle: bool = True
+) -> NgramBatches:
+    """The n-grams of a split, as the experiment wants them."""
+    return NgramBatches(
+        corpus.split(split),
+        context=config.network.context,
+        batch_size=config.training.batch_size if shuffle else 1024,
+        boundary=corpus.boundary,
+        padding=corpus.padding,
+        mode=config.training.mode,
+        device=device,
+        seed=config.training.seed if shuffle else _EVALUATION_SEED,
+        shuffle=shuffle,
+    )
+
+
+def build_network(config: Experiment, corpus: Corpus, device: torch.device) -> NgramNetwork:
+    """The network of an experiment, with new weights."""
+    counts = torch.tensor(corpus.vocabulary.counts)
+    return NgramNetwork(config.network, len(corpus.vocabulary), counts=counts, device=device)
+
+
+def load_network(network: NgramNetwork, checkpoint: Checkpoint) -> None:
+    """Give a network the weights of a checkpoint."""
+    classes = checkpoint.state["classes"]
+    if classes != network.head.num_classes:
+        raise RunError(
+            f"the checkpoint has {classes} classes, the vocabulary {network.head.num_classes}: the corpus is not the "
+            "one that the run was trained on"
+        )
+    network.load_state_dict(with_prefix(checkpoint.tensors, "network."))
+
+
+def with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Those whose names start so, under the rest of their names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def split_state(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The state of an optimizer as tensors by name, and the rest for JSON."""
+    state = optimizer.state_dict()
+    tensors = {
+        f"{number}.{name}": value
+        for number, values in state["state"].items()
+        for name, value in values.items()
+        if isinstance(value, Tensor)
+    }
+    numbers = {
+        f"{number}.{name}": value
+        for number, values in state["state"].items()
+        for name, value in values.items()
+        if not isinstance(value, Tensor)
+    }
+    return tensors, {"groups": state["param_groups"], "numbers": numbers}
+
+
+def joined_state(tensors: dict[str, Tensor], rest: dict[str, Any]) -> dict[str, Any]:
+    """What `split_state` took apart."""
+    state: dict[int, dict[str, Any]] = {}
+    for path, value in (tensors | rest["numbers"]).items():
+        number, _, name = path.partition(".")
+        state.setdefault(int(number), {})[name] = value
+    return {"state": state, "param_groups": rest["groups"]}
+
+
+def random_states(device: torch.device) -> dict[str, Tensor]:
+    """The states of torch's random numbers."""
+    states = {"cpu": torch.get_rng_state()}
+    return states | {"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else states
+
+
+def set_random_states(states: dict[str, Tensor], device: torch.device) -> None:
+    """Go on with these random numbers."""
+    torch.set_rng_state(states["cpu"].cpu())
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"].cpu(), device)

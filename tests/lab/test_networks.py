@@ -1,0 +1,360 @@
+"""The language model: its shape, its definition, its gradients, and that every head trains in it."""
+
+import math
+import re
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import zloss
+from tests.gpu import no_synchronisation
+from zloss.heads.config import HEADS
+from zloss.lab.networks import EMBEDDING_SCALE, PRESETS, NetworkConfig, NgramNetwork, Tf32Linear
+
+CLASSES, CONTEXT, ROWS = 40, 3, 12
+COUNTS = torch.arange(CLASSES, 0, -1)
+every_head = pytest.mark.parametrize("head", HEADS)
+every_trunk = pytest.mark.parametrize("trunk", ["sgd", "adam"])
+
+
+def small(head: str = "factored", **options: Any) -> NetworkConfig:
+    defaults: dict[str, Any] = {"context": CONTEXT, "embedding": 5, "hidden": (16, 8), "head": made(head)}
+    return NetworkConfig(**(defaults | options))
+
+
+def made(head: str) -> zloss.HeadConfig:
+    """Cutoffs and samples that fit the few classes here."""
+    options: dict[str, dict[str, Any]] = {
+        "adaptive": {"cutoffs": [8], "div_value": 2.0},
+        "sampled": {"num_samples": 10},
+    }
+    return zloss.HeadConfig(head=head, options=options.get(head, {}))
+
+
+def build(config: NetworkConfig, device: torch.device | None = None) -> NgramNetwork:
+    return NgramNetwork(config, CLASSES, counts=COUNTS, device=device)
+
+
+def batch(device: torch.device | None = None, rows: int = ROWS) -> tuple[Tensor, Tensor]:
+    words = torch.arange(rows * (CONTEXT + 1)).square() % (CLASSES // 2)  # the rarer half occurs in no context
+    windows = words.reshape(rows, CONTEXT + 1).to(device)
+    return windows[:, :-1], windows[:, -1]
+
+
+def clones(network: nn.Module) -> dict[str, Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
+
+
+# ---- shape -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [("net1", (10 * 512, 2048, 2048, 512)), ("net2", (10 * 1024, 4096, 4096, 1024)), ("ptb", (6 * 128, 512, 256))],
+)
+def test_presets_have_the_sizes_of_the_paper(name: str, sizes: tuple[int, ...]) -> None:
+    config = PRESETS[name]
+    assert config.sizes == sizes
+    assert (config.head.head, config.head.loss, config.dropout) == ("factored", "z_loss", 0.0)
+    assert config.context == (6 if name == "ptb" else 10)
+    network = NgramNetwork(replace(config, head=made("dense")), 793_471, device="meta")
+    assert network.embedding.weight.shape == (793_471, config.embedding)
+    widths = [(layer.in_features, layer.out_features) for layer in network.layers if isinstance(layer, nn.Linear)]
+    assert widths == list(pairwise(sizes))
+    assert network.head.in_features == sizes[-1]
+
+
+def test_a_forward_pass_by_hand(device: torch.device) -> None:
+    network = build(small("dense"), device)
+    context, target = batch(device)
+    first, second = network.layers
+    assert isinstance(first, nn.Linear)
+    assert isinstance(second, nn.Linear)
+    with torch.no_grad():
+        first.bias.normal_()
+        second.bias.normal_()
+    rows = []
+    for words in context.tolist():
+        x = torch.cat([network.embedding.weight[word] for word in words])
+        x = (first.weight @ x + first.bias).clamp_min(0)
+        rows.append((second.weight @ x + second.bias).clamp_min(0))
+    h = torch.stack(rows)
+    torch.testing.assert_close(network.hidden(context), h)
+    assert isinstance(network.head, zloss.DenseOutput)
+    expected = F.cross_entropy(h @ network.head.linear.weight.T, target)
+    torch.testing.assert_close(network(context, target), expected)
+
+
+def test_there_may_be_no_hidden_layer(device: torch.device) -> None:
+    network = build(small(hidden=()), device)
+    context, target = batch(device)
+    assert torch.equal(network.hidden(context), network.embedding(context).flatten(1))
+    network(context, target).backward()
+    for optimizer in network.optimizers(lr=0.1):
+        optimizer.step()
+
+
+def test_trunk_parameters_are_all_but_those_of_the_head() -> None:
+    network = build(small())
+    trunk = set(network.trunk_parameters())
+    assert trunk | set(network.head.parameters()) == set(network.parameters())
+    assert trunk.isdisjoint(network.head.parameters())
+
+
+def test_activations_of_all_layers_are_of_the_size_of_the_embeddings() -> None:
+    network = NgramNetwork(NetworkConfig(embedding=64, hidden=(512, 512, 512)), 1000)
+    h = network.embedding(torch.randint(1000, (500, 6))).flatten(1)
+    for layer in network.layers:
+        assert h.square().mean().sqrt().item() == pytest.approx(EMBEDDING_SCALE, rel=0.2)
+        h = F.relu(layer(h))
+    assert h.square().mean().sqrt().item() == pytest.approx(EMBEDDING_SCALE, rel=0.2)
+
+
+def test_seeds_decide_the_weights() -> None:
+    networks = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        networks.append(clones(build(small())))
+    assert all(torch.equal(networks[0][name], networks[1][name]) for name in networks[0])
+    assert not torch.equal(networks[0]["embedding.weight"], networks[2]["embedding.weight"])
+
+
+@every_head
+def test_state_goes_into_another_network(head: str, device: torch.device) -> None:
+    network, other = build(small(head), device), build(small(head), device)
+    context, target = batch(device)
+    other.load_state_dict(network.state_dict())
+    assert torch.equal(other.hidden(context), network.hidden(context))
+    assert torch.equal(
+        other.head.rank(other.hidden(context), target), network.head.rank(network.hidden(context), target)
+    )
+
+
+# ---- training --------------------------------------------------------------------------------------------------------
+
+
+def test_gradients_of_embeddings_are_row_sparse(device: torch.device) -> None:
+    network = build(small(), device)
+    context, target = batch(device)
+    network(context, target).backward()
+    grad = network.embedding.weight.grad
+    assert grad is not None
+    assert grad.layout == torch.sparse_coo
+    rows = grad.coalesce().indices()[0]
+    assert set(rows.tolist()) == set(context.flatten().tolist())
+
+
+@every_head
+@every_trunk
+def test_every_head_trains(head: str, trunk: Any, device: torch.device) -> None:
+    network = build(small(head), device)
+    context, target = batch(device)
+    before = clones(network)
+    optimizers = network.optimizers(trunk, lr=0.01, output_lr=0.02)
+    losses = []
+    for _ in range(30):
+        torch.manual_seed(0)  # samples that are always the same, so that losses can be compared
+        loss = network(context, target)
+        losses.append(loss.item())
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert losses[-1] < losses[0]
+    trunk_names = [name for name in before if not name.startswith("head.")]
+    assert len(trunk_names) == 5
+    for name, parameter in network.named_parameters():
+        if name in trunk_names:
+            assert not torch.equal(parameter, before[name]), name
+    unseen = torch.arange(CLASSES // 2, CLASSES)
+    assert torch.equal(network.embedding.weight[unseen], before["embedding.weight"][unseen])
+    assert any(not torch.equal(p, before[f"head.{name}"]) for name, p in network.head.named_parameters())
+
+
+@every_head
+def test_plain_sgd_is_that_of_a_dense_twin(head: str, device: torch.device) -> None:
+    """Repeated words of a context add up."""
+    network = build(small(head), device)
+    context, target = batch(device)
+    context[:, 1] = context[:, 0]
+    before = clones(network)
+    torch.manual_seed(0)
+    h = F.embedding(context, weight := before["embedding.weight"].requires_grad_()).flatten(1)
+    layers = [before[f"layers.{n}.{kind}"].requires_grad_() for n in range(2) for kind in ("weight", "bias")]
+    h = F.relu(F.linear(F.relu(F.linear(h, *layers[:2])), *layers[2:]))
+    torch.manual_seed(0)
+    network.head(h, target).backward()
+    network.zero_grad()
+    torch.manual_seed(0)
+    network(context, target).backward()
+    for optimizer in network.optimizers(lr=0.3, output_lr=0.7):
+        optimizer.step()
+    for parameter, twin in zip(network.trunk_parameters(), (weight, *layers), strict=True):
+        assert twin.grad is not None
+        torch.testing.assert_close(parameter.detach(), (twin - 0.3 * twin.grad).detach())
+
+
+def test_learning_rates_go_to_their_layers() -> None:
+    rows, dense, head = build(small()).optimizers(lr=0.1, output_lr=50.0)
+    assert [o.param_groups[0]["lr"] for o in (rows, dense, head)] == [0.1, 0.1, 50.0]
+    assert isinstance(head, zloss.FactoredSGD)
+    assert [o.param_groups[0]["lr"] for o in build(small()).optimizers("adam", lr=0.1)] == [0.1, 0.1, 0.1]
+
+
+@every_trunk
+def test_weight_decay_is_for_dense_layers(trunk: Any) -> None:
+    rows, dense, head = build(small()).optimizers(trunk, lr=0.1, weight_decay=0.01, output_weight_decay=0.02)
+    assert rows.param_groups[0].get("weight_decay", 0) == 0
+    assert (dense.param_groups[0]["weight_decay"], head.param_groups[0]["weight_decay"]) == (0.01, 0.02)
+    with pytest.raises(ValueError, match="would change every row at every step"):
+        build(small("sampled")).optimizers(trunk, lr=0.1, output_weight_decay=0.02)
+
+
+def test_it_learns_a_text_by_heart(device: torch.device) -> None:
+    """Every word of this text follows from the one before."""
+    words = torch.arange(400, device=device) * 7 % CLASSES
+    windows = words.unfold(0, CONTEXT + 1, 1)
+    context, target = windows[:, :-1], windows[:, -1]
+    network = build(small("dense"), device)
+    optimizers = network.optimizers(lr=0.5)
+    for _ in range(150):
+        network(context, target).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert (network.head.rank(network.hidden(context), target) == 1).float().mean() > 0.95
+
+
+# ---- dropout, precision ----------------------------------------------------------------------------------------------
+
+
+def test_dropout_is_for_training_only(device: torch.device) -> None:
+    network = build(small(dropout=0.5, hidden=(400, 400)), device)
+    context, _ = batch(device)
+    assert not torch.equal(network.hidden(context), network.hidden(context))
+    network.eval()
+    h = network.hidden(context)
+    assert torch.equal(network.hidden(context), h)
+    network.train()
+    dropped = (network.hidden(context) == 0).float().mean() - (h == 0).float().mean()
+    assert 0.1 < dropped < 0.5  # half of what is not 0 anyway, about half of all
+
+
+@every_head
+def test_bfloat16_is_for_the_trunk_only(head: str, device: torch.device) -> None:
+    network = build(small(head, precision="bf16"), device)
+    exact = build(small(head), device)
+    exact.load_state_dict(network.state_dict())
+    context, target = batch(device)
+    h = network.hidden(context)
+    assert h.dtype == torch.float32
+    # 8 bits of mantissa, two layers, a few dozen terms each.
+    torch.testing.assert_close(h, exact.hidden(context), rtol=0, atol=0.02 * exact.hidden(context).max().item())
+    assert not torch.equal(h, exact.hidden(context))
+    network(context, target).backward()
+    assert all(p.dtype == torch.float32 for p in network.parameters() if p.is_floating_point())
+    for parameter in network.trunk_parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.dtype == torch.float32
+        assert parameter.grad.coalesce().values().isfinite().all() if parameter.grad.is_sparse else True
+    for optimizer in network.optimizers(lr=0.1):
+        optimizer.step()
+
+
+def test_tf32_is_linear_and_leaves_the_setting_alone(device: torch.device) -> None:
+    layer = Tf32Linear(6, 4, device=device, dtype=torch.float64)
+    plain = nn.Linear(6, 4, device=device, dtype=torch.float64)
+    plain.load_state_dict(layer.state_dict())
+    x = torch.randn(5, 6, device=device, dtype=torch.float64, requires_grad=True)
+    matmul: Any = torch.backends.cuda.matmul
+    before = matmul.fp32_precision if hasattr(torch.backends, "fp32_precision") else matmul.allow_tf32
+    torch.testing.assert_close(layer(x), plain(x))
+    assert torch.autograd.gradcheck(lambda x, w, b: torch.func.functional_call(layer, {"weight": w, "bias": b}, x), (
+        x, layer.weight, layer.bias
+    ))  # fmt: skip
+    after = matmul.fp32_precision if hasattr(torch.backends, "fp32_precision") else matmul.allow_tf32
+    assert after == before
+
+
+def test_tf32_rounds_the_trunk_on_a_gpu(cuda: torch.device) -> None:
+    options: dict[str, Any] = {"embedding": 64, "hidden": (256, 256)}
+    network, exact = build(small(precision="tf32", **options), cuda), build(small(**options), cuda)
+    exact.load_state_dict(network.state_dict())
+    context, target = batch(cuda, rows=64)
+    h = network.hidden(context)
+    assert not torch.equal(h, exact.hidden(context))
+    torch.testing.assert_close(h, exact.hidden(context), rtol=0, atol=0.005 * EMBEDDING_SCALE)
+    for model in (network, exact):
+        model(context, target).backward()
+    grads = [[p.grad for p in model.layers.parameters()] for model in (network, exact)]
+    for tf32, float32 in zip(*grads, strict=True):
+        assert tf32 is not None
+        assert float32 is not None
+        assert 0 < (tf32 - float32).norm() < 0.01 * float32.norm()
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
+def test_a_step_does_not_wait_for_the_device(precision: Any, cuda: torch.device) -> None:
+    network = build(small(precision=precision, dropout=0.1), cuda)
+    context, target = batch(cuda)
+    optimizers = network.optimizers(lr=0.1)
+
+    def step() -> None:
+        network(context, target).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    step()
+    with no_synchronisation():
+        step()
+
+
+# ---- bad input -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"context": 0}, "must be at least 1, got 0, 5 and (16, 8)"),
+        ({"embedding": -1}, "must be at least 1, got 3, -1 and (16, 8)"),
+        ({"hidden": (16, 0)}, "must be at least 1, got 3, 5 and (16, 0)"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
+        ({"dropout": math.nan}, "dropout must be at least 0 and below 1, got nan"),
+        ({"precision": "bf61"}, "unknown precision: 'bf61'; did you mean 'bf16'? known: float32, tf32, bf16"),
+    ],
+)
+def test_bad_configs(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        small(**options)
+
+
+def test_lists_are_taken_for_tuples() -> None:
+    hidden: Any = [16, 8]
+    assert small(hidden=hidden) == small()
+
+
+@pytest.mark.parametrize(
+    ("context", "message"),
+    [
+        (torch.zeros(4, 2, dtype=torch.long), "context must have shape (B, 3), got (4, 2)"),
+        (torch.zeros(3, dtype=torch.long), "context must have shape (B, 3), got (3,)"),
+        (torch.zeros(4, 3), "context must hold integer class indices, got dtype torch.float32"),
+        (torch.full((4, 3), 40), "word 40 of a context is out of range: expected 0 <= word < 40"),
+        (torch.full((4, 3), -1), "word -1 of a context is out of range: expected 0 <= word < 40"),
+    ],
+)
+def test_bad_contexts(context: Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        build(small())(context, torch.zeros(len(context), dtype=torch.long))
+
+
+def test_an_unknown_optimizer() -> None:
+    name: Any = "adma"
+    with pytest.raises(ValueError, match=re.escape("unknown optimizer: 'adma'; did you mean 'adam'?")):
+        build(small()).optimizers(name, lr=0.1)

@@ -1,0 +1,187 @@
+"""Training runs: they learn, they stop, and whatever interrupts them they continue to the identical result."""
+
+import dataclasses
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from zloss.heads import HeadConfig
+from zloss.lab.configuration import to_table
+from zloss.lab.corpora import prepare
+from zloss.lab.networks import NetworkConfig
+from zloss.lab.runs import Run, RunError
+from zloss.lab.training import DivergedError, Experiment, Progress, Schedule, TrainingConfig, fit, resumed
+
+SENTENCES = ("the cat sat on the mat .", "the dog ate the cat .", "a bird saw the dog on a mat .", "a cat saw a bird .")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("corpus")
+    chance = random.Random(0)
+    (place / "text.txt").write_text("\n".join(chance.choice(SENTENCES) for _ in range(600)) + "\n")
+    prepare(place / "text.txt", place / "prepared", fractions=(0.1, 0.1), min_count=1)
+    return place / "prepared"
+
+
+def experiment(corpus: Path, *, head: HeadConfig | None = None, dropout: float = 0.0, **training: Any) -> Experiment:
+    head = head or HeadConfig(options={"a": 0.5, "b": 2.0})
+    defaults: dict[str, Any] = {
+        "batch_size": 20,
+        "steps": 60,
+        "validate_every": 20,
+        "checkpoint_every": 20,
+        "log_every": 10,
+        "lr": 0.1,
+        "output_lr": 0.05,
+        "score": "top_1_error",
+        "stop_after": 100,
+        "validation_examples": 200,
+    }
+    return Experiment(
+        corpus=str(corpus),
+        network=NetworkConfig(context=3, embedding=8, hidden=(16,), dropout=dropout, head=head),
+        training=TrainingConfig(**defaults | training),
+        device="cpu",
+    )
+
+
+def final_tensors(run: Run) -> dict[str, torch.Tensor]:
+    return run.load().tensors
+
+
+def assert_same_end(run: Run, other: Run) -> None:
+    ours, theirs = final_tensors(run), final_tensors(other)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert run.metrics() == other.metrics()
+    assert run.load().state == other.load().state
+
+
+def test_a_run_learns_and_leaves_a_record(corpus: Path, tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    run = fit(experiment(corpus, steps=200), tmp_path / "run", watch=seen.append)
+    validations = [record for record in run.metrics() if record["kind"] == "validation"]
+    assert validations[-1]["top_1_error"] < 0.5 < 0.9  # of 13 words, most of which follow from the ones before
+    assert run.best_step is not None
+    assert json.loads((run.folder / "config.json").read_text()) == to_table(experiment(corpus, steps=200))
+    assert seen[0].condition is not None
+    assert {progress.step for progress in seen if progress.validation is None} == set(range(10, 201, 10))
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "factored": {},
+    "dropout": {"dropout": 0.3},
+    "adam": {"optimizer": "adam", "lr": 0.003},
+    "clipped": {"clip": 0.5},
+    "sampled": {"head": HeadConfig(head="sampled", options={"num_samples": 4})},
+    "hierarchical": {"head": HeadConfig(head="hierarchical"), "output_lr": 0.3},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_resumed_run_ends_the_same(case: str, corpus: Path, tmp_path: Path) -> None:
+    """Stopped after 33 steps, at no checkpoint, and resumed: every tensor and every metric to the last bit."""
+    config = experiment(corpus, **CASES[case])
+    whole = fit(config, tmp_path / "whole")
+
+    def stop(progress: Progress) -> None:
+        if progress.step == 30:
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        fit(config, tmp_path / "broken", watch=stop)
+    assert Run.open(tmp_path / "broken").steps()[-1] == 20
+    assert_same_end(fit(resumed(tmp_path / "broken"), tmp_path / "broken", resume=True), whole)
+
+
+def test_an_interrupted_run_saves_first(corpus: Path, tmp_path: Path) -> None:
+    def interrupt(progress: Progress) -> None:
+        if progress.step == 30:
+            raise KeyboardInterrupt
+
+    config = experiment(corpus)
+    with pytest.raises(KeyboardInterrupt):
+        fit(config, tmp_path / "run", watch=interrupt)
+    assert Run.open(tmp_path / "run").steps()[-1] == 30
+    assert_same_end(fit(config, tmp_path / "run", resume=True), fit(config, tmp_path / "whole"))
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from zloss.lab.training import fit, resumed
+folder = Path(sys.argv[1])
+print("started", flush=True)
+fit(resumed(folder), folder, resume=True)
+"""
+
+
+def test_killed_at_a_random_moment(corpus: Path, tmp_path: Path) -> None:
+    """kill -9, again and again, while it trains and writes checkpoints every other step."""
+    config = experiment(corpus, steps=120, checkpoint_every=2, validate_every=50)
+    whole = fit(config, tmp_path / "whole")
+    run = Run(tmp_path / "run").create(to_table(config))
+    chance = random.Random(time.time_ns())
+    for _ in range(3):
+        command = [sys.executable, "-c", KILLED, str(run.folder)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"}) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(chance.uniform(0.1, 1.0))
+            process.send_signal(signal.SIGKILL)
+    assert_same_end(fit(config, run.folder, resume=True), whole)
+
+
+def test_rates_fall_when_the_score_stops_improving() -> None:
+    config = TrainingConfig(patience=1, lr_factor=0.5, stop_after=2)
+    schedule = Schedule()
+    assert [schedule.update(score, config) for score in (3.0, 2.0, 2.5, 2.0, 2.5, 1.0, 1.0, 1.0)] == [
+        True, True, False, False, False, True, False, False,
+    ]  # fmt: skip
+    assert (schedule.factor, schedule.lowered, schedule.best) == (0.25, 1, 1.0)
+
+
+def test_training_stops_early(corpus: Path, tmp_path: Path) -> None:
+    config = experiment(corpus, steps=2000, validate_every=10, lr=1e-9, output_lr=1e-9, stop_after=2)
+    run = fit(config, tmp_path / "run")
+    assert run.metrics()[-1]["step"] <= 50
+
+
+def test_a_diverging_run_says_so(corpus: Path, tmp_path: Path) -> None:
+    config = experiment(corpus, head=HeadConfig(head="dense", loss="squared_error"), lr=1e4, output_lr=1e4, log_every=1)
+    with pytest.raises((DivergedError, ValueError), match=r"the loss is (nan|inf) at step|NaN or an infinity"):
+        fit(config, tmp_path / "run")
+
+
+def test_mistakes(corpus: Path, tmp_path: Path) -> None:
+    config = experiment(corpus, steps=4)
+    fit(config, tmp_path / "run")
+    with pytest.raises(RunError, match="is not empty"):
+        fit(config, tmp_path / "run")
+    other = dataclasses.replace(config, network=dataclasses.replace(config.network, embedding=9))
+    with pytest.raises(RunError, match="another config"):
+        fit(other, tmp_path / "run", resume=True)
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        TrainingConfig(batch_size=0)
+    with pytest.raises(ValueError, match="lr must be a finite number > 0"):
+        TrainingConfig(lr=float("nan"))
+
+
+def test_a_vocabulary_that_does_not_fit(corpus: Path, tmp_path: Path) -> None:
+    run = fit(experiment(corpus, steps=4), tmp_path / "run")
+    (tmp_path / "text.txt").write_text("other words entirely\n" * 300)
+    prepare(tmp_path / "text.txt", tmp_path / "prepared", fractions=(0.1, 0.1))
+    table = run.config | {"corpus": str(tmp_path / "prepared"), "training": run.config["training"] | {"steps": 8}}
+    (run.folder / "config.json").write_text(json.dumps(table))
+    with pytest.raises(RunError, match=r"the checkpoint has \d+ classes, the vocabulary \d+"):
+        fit(resumed(run.folder), run.folder, resume=True)
