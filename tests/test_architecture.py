@@ -63,7 +63,6 @@ LAYERS = (
         "zloss.lab.durable",
         "zloss.lab.networks",
         "zloss.lab.permutation",
-        "zloss.lab.records",
         "zloss.lab.synthetic",
     ),
     (
@@ -72,6 +71,7 @@ LAYERS = (
         "zloss.lab.corpora.tokenizing",
         "zloss.lab.corpora.vocabulary",
         "zloss.lab.ngrams",
+        "zloss.lab.records",
         "zloss.lab.runs",
     ),
     (

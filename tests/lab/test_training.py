@@ -107,7 +107,7 @@ def test_a_resumed_run_ends_the_same(case: str, corpus: Path, tmp_path: Path) ->
 def test_an_interrupted_run_saves_first(corpus: Path, tmp_path: Path) -> None:
     def interrupt(progress: Progress) -> None:
         if progress.step == 30:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
 
     config = experiment(corpus)
     with pytest.raises(KeyboardInterrupt):

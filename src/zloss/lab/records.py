@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import subprocess
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 
 import zloss
+from zloss.lab.durable import write_file
 
 Record = dict[str, Any]
 
@@ -31,14 +31,7 @@ def provenance(device: torch.device) -> Record:
 
 def write_records(path: Path, records: Iterable[Record]) -> None:
     """Replace the file at once, so that an interrupted run never leaves half of one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps(record) + "\n" for record in records)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(file.name, path)
-    path.chmod(0o644)
+    write_file(path, "".join(json.dumps(record) + "\n" for record in records))
 
 
 def read_records(path: Path) -> list[Record]:

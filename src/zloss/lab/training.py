@@ -8,8 +8,11 @@ The learning rates fall when the validation score stops improving, and training 
 """
 
 import math
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -133,6 +136,8 @@ def fit(config: Experiment, folder: Path, *, resume: bool = False, watch: Watche
         run.create(to_table(config))
     elif run.steps():
         trainer.restore(run.load(device=str(trainer.device)))
+    else:  # it was stopped before its first checkpoint
+        run.forget_after(0)
     try:
         trainer.train()
     finally:
@@ -169,16 +174,14 @@ class Trainer:
         return steps if self.config.training.steps is None else min(steps, self.config.training.steps)
 
     def train(self) -> None:
-        """Take all steps that are left. On Ctrl-C save first."""
-        try:
+        """Take all steps that are left. On Ctrl-C finish the step and save first."""
+        with deferred_interrupt() as is_asked_to_stop:
             while self.step < self.last_step and self.schedule.lowered < self.config.training.stop_after:
-                loss = self.take_step()
-                self._after_step(loss)
-        except KeyboardInterrupt:
-            self.save()
-            raise
-        if not self.run.steps() or self.run.steps()[-1] != self.step:
-            self.save()
+                self._after_step(self.take_step())
+                if is_asked_to_stop():
+                    self._save_once()
+                    raise KeyboardInterrupt
+        self._save_once()
 
     def take_step(self) -> Tensor:
         """One step of all optimizers; the loss stays on the device."""
@@ -203,7 +206,7 @@ class Trainer:
             self._log(loss)
         best = self._validate() if self.step % every == 0 or self.step == self.last_step else None
         if best is not None or self.step % training.checkpoint_every == 0:
-            self.save()
+            self._save_once()
         if best is not None:
             self.run.mark_best(self.step, best)
 
@@ -276,6 +279,10 @@ class Trainer:
         }
         self.run.save(Checkpoint(self.step, tensors, state), keep=self.config.training.keep)
 
+    def _save_once(self) -> None:
+        if self.step not in self.run.steps():
+            self.save()
+
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go back to where a checkpoint was written."""
         load_network(self.network, checkpoint)
@@ -291,6 +298,29 @@ class Trainer:
     def num_classes(self) -> int:
         """C."""
         return self.network.head.num_classes
+
+
+@contextmanager
+def deferred_interrupt() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C is noted instead of raised, for the block to ask for at a good moment; a second one is raised at once.
+
+    In the middle of a step some layers would have moved and others not.
+    """
+    asked: list[bool] = []
+
+    def note(_signal: int, _frame: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(True)
+
+    if threading.current_thread() is not threading.main_thread():  # which alone hears of signals
+        yield lambda: False
+        return
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: bool(asked)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def device_of(name: str) -> torch.device:
