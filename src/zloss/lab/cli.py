@@ -16,7 +16,16 @@ from rich.console import Console
 from zloss.lab import million
 from zloss.lab.corpora import CATALOGUE, Corpus, prepare
 from zloss.lab.demo import run_demo
-from zloss.lab.display import byte_bar, corpus_table, evaluation_table, rows_table, run_row, runs_table, training_bar
+from zloss.lab.display import (
+    byte_bar,
+    corpus_table,
+    count_bar,
+    evaluation_table,
+    rows_table,
+    run_row,
+    runs_table,
+    training_bar,
+)
 from zloss.lab.experiments import build_experiment, preset_names
 from zloss.lab.models import TrainedModel
 from zloss.lab.plotting import plot_runs
@@ -70,12 +79,27 @@ def prepare_corpus(
     source: Annotated[
         Path | None, typer.Option("--from", help="the folder that has the files of a named corpus")
     ] = None,
+    valid: Annotated[Path | None, typer.Option(help="a file of yours to validate on; else the end of the text")] = None,
+    test: Annotated[Path | None, typer.Option(help="a file of yours to test on; else the end of the text")] = None,
     min_count: Annotated[int | None, typer.Option(help="rarer words become the unknown word")] = None,
     max_words: Annotated[int | None, typer.Option(help="size of the vocabulary at most")] = None,
+    lines: Annotated[bool | None, typer.Option(help="whether the end of a line in your text means something")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="whitespace, or english for plain text of yours")] = None,
 ) -> None:
     """Read a corpus once and write its words as numbers. Doing it twice does nothing."""
     with byte_bar(console) as watch:
-        prepared = prepare(corpus, folder, source=source, min_count=min_count, max_words=max_words, progress=watch)
+        prepared = prepare(
+            corpus,
+            folder,
+            source=source,
+            valid=valid,
+            test=test,
+            min_count=min_count,
+            max_words=max_words,
+            lines=lines,
+            tokenizer=tokenizer,
+            progress=watch,
+        )
     console.print(corpus_table(prepared))
 
 
@@ -128,7 +152,9 @@ def evaluate_run(
     as_json: AsJson = False,
 ) -> None:
     """Scores of the best checkpoint, beside those of always predicting the most frequent words."""
-    results = TrainedModel.load(folder).evaluate(split, limit=limit)
+    model = TrainedModel.load(folder)
+    with count_bar(errors, "examples") as watch:
+        results = model.evaluate(split, limit=limit, progress=watch)
     if as_json:
         records = {name: result.to_record() for name, result in results.items()}
         print(

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from zloss.lab.corpora import Corpus, CorpusError, prepare
-from zloss.lab.display import byte_bar, corpus_table, evaluation_table, training_bar
+from zloss.lab.display import byte_bar, corpus_table, count_bar, evaluation_table, training_bar
 from zloss.lab.experiments import build_experiment
 from zloss.lab.models import TrainedModel
 from zloss.lab.plotting import plot_runs
@@ -25,7 +25,9 @@ def run_demo(folder: Path, console: Console) -> None:
     console.print(corpus_table(corpus))
     run = trained_run(corpus, folder / "run", console)
     model = TrainedModel.load(run.folder)
-    console.print(evaluation_table(model.evaluate("test", limit=20_000)))
+    with count_bar(console, "evaluating") as watch:
+        results = model.evaluate("test", limit=20_000, progress=watch)
+    console.print(evaluation_table(results))
     for beginning in BEGINNINGS:
         words = ", ".join(word for word, _ in model.predict(beginning, 8))
         console.print(f"{beginning} [bold]...[/bold]  {words}", highlight=False)

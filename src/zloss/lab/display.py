@@ -1,6 +1,6 @@
 """What the lab shows on a screen: tables of scores and runs, and bars for work that takes time."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -127,3 +127,12 @@ def byte_bar(console: Console) -> Iterator[Any]:
             bar.update(task, description=stage, completed=done, total=total)
 
         yield watch
+
+
+@contextmanager
+def count_bar(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar over things that are counted."""
+    columns = (TextColumn(what), BarColumn(None), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from zloss.lab.corpora import Corpus
-from zloss.lab.evaluation import Evaluation, constant_classifier, evaluate, evaluation_mode
+from zloss.lab.evaluation import Evaluation, Progress, constant_classifier, evaluate, evaluation_mode
 from zloss.lab.networks import NgramNetwork
 from zloss.lab.runs import Run
 from zloss.lab.training import Experiment, batches_of, build_network, device_of, load_network, resumed
@@ -34,11 +34,13 @@ class TrainedModel:
         """Where it computes."""
         return device_of(self.experiment.device)
 
-    def evaluate(self, split: str, *, limit: int | None = None) -> dict[str, Evaluation]:
+    def evaluate(
+        self, split: str, *, limit: int | None = None, progress: Progress | None = None
+    ) -> dict[str, Evaluation]:
         """Its scores on a split, and those of always predicting the most frequent words."""
         batches = batches_of(self.corpus, split, self.experiment, self.device, shuffle=False)
         return {
-            "this run": evaluate(self.network, batches, limit=limit),
+            "this run": evaluate(self.network, batches, limit=limit, progress=progress),
             "most frequent words": constant_classifier(self.corpus.vocabulary.counts, batches, limit=limit),
         }
 

@@ -236,8 +236,10 @@ def test_interruption_leaves_nothing(stage: str, workers: int, tmp_path: Path) -
 
 
 PREPARE_AND_WAIT = """
-import multiprocessing, sys, time
+import multiprocessing, signal, sys, time
 from zloss.lab.corpora import prepare
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has it ignored
 
 def wait(stage, done, total):
     if multiprocessing.active_children():
