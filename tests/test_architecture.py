@@ -91,6 +91,7 @@ LAYERS = (
     ("zloss.lab.display", "zloss.lab.experiments", "zloss.lab.models"),
     ("zloss.lab.demo",),
     ("zloss.lab.cli",),
+    ("zloss.lab.__main__",),
 )
 HEIGHT = {module: height for height, modules in enumerate(LAYERS) for module in modules}
 MAY_USE_TRITON = "kernels"

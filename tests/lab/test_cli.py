@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from zloss.lab import __main__ as command
 from zloss.lab import cli
 from zloss.lab.experiments import build_experiment, preset, preset_names
 from zloss.lab.networks import PRESETS
@@ -108,3 +109,11 @@ def test_a_file_goes_over_the_preset_and_settings_over_both(tmp_path: Path) -> N
     assert (built.training.lr, built.training.seed, built.training.batch_size) == (0.7, 4, 250)
     assert built.network.head.options["a"] == 0.4
     assert built.network.head.options["b"] == 10.0
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zloss.lab.cli", None)
+    monkeypatch.delitem(sys.modules, "zloss.lab.cli")
+    monkeypatch.setitem(sys.modules, "typer", None)
+    with pytest.raises(SystemExit, match=r"the lab needs typer, which is not installed: pip install 'zloss\[lab\]'"):
+        command.main()

@@ -26,6 +26,7 @@ from zloss.lab.display import (
     runs_table,
     training_bar,
 )
+from zloss.lab.evaluation import Evaluation
 from zloss.lab.experiments import build_experiment, preset_names
 from zloss.lab.models import TrainedModel
 from zloss.lab.plotting import plot_runs
@@ -156,19 +157,14 @@ def evaluate_run(
     with count_bar(errors, "examples") as watch:
         results = model.evaluate(split, limit=limit, progress=watch)
     if as_json:
-        records = {name: result.to_record() for name, result in results.items()}
-        print(
-            json.dumps(
-                {name: {key: _finite(value) for key, value in record.items()} for name, record in records.items()}
-            )
-        )
+        print(json.dumps({name: _json_record(result) for name, result in results.items()}))
     else:
         console.print(evaluation_table(results))
 
 
-def _finite(value: float) -> float | None:
-    """JSON has no infinity, which the perplexity of a word that never occurred is."""
-    return value if math.isfinite(value) else None
+def _json_record(result: Evaluation) -> dict[str, float | None]:
+    """JSON has no infinity, which the perplexity of a word that never occurred is: null instead."""
+    return {name: value if math.isfinite(value) else None for name, value in result.to_record().items()}
 
 
 @app.command()
@@ -233,7 +229,3 @@ def find_runs(folders: list[Path]) -> list[Run]:
     if not found:
         raise RunError(f"no runs in {', '.join(map(str, folders))}")
     return found
-
-
-if __name__ == "__main__":
-    main()
