@@ -12,7 +12,32 @@ from zloss import kernels
 from zloss.layers import FactoredLinear
 
 
-class FactoredSGD(Optimizer):
+class _PlainSGD(Optimizer):
+    """`parameter -= lr * gradient` in some form, group by group."""
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Take the step of every gradient that is there. A factored layer uses its own up."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            _check_rate("lr", group["lr"])
+            for parameter in group["params"]:
+                self._descend(parameter, group)
+        return loss
+
+    def _descend(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
+class FactoredSGD(_PlainSGD):
     """Plain SGD on factored layers: exactly the steps of `torch.optim.SGD` on the dense weights they stand for.
 
     Use it beside an ordinary optimizer for the rest of the network. Learning-rate schedulers work as usual. Momentum
@@ -35,7 +60,7 @@ class FactoredSGD(Optimizer):
         *,
         weight_decay: float = 0.0,
     ) -> None:
-        self._layers: dict[nn.Parameter, FactoredLinear] = {}
+        self._layers: dict[Tensor, FactoredLinear] = {}
         groups: list[Any] = [layers] if isinstance(layers, FactoredLinear) else list(layers)
         if not groups:
             raise ValueError("FactoredSGD got no layers")
@@ -59,23 +84,8 @@ class FactoredSGD(Optimizer):
         super().add_param_group(group | {"params": [layer.V for layer in layers]})
         self._layers |= {layer.V: layer for layer in layers}
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Apply the recorded gradient of every layer and use it up. A layer without one is left alone."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            _check_rate("lr", group["lr"])
-            for parameter in group["params"]:
-                self._layers[parameter].step_(float(group["lr"]), weight_decay=group["weight_decay"])
-        return loss
+    def _descend(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        self._layers[parameter].step_(float(group["lr"]), weight_decay=group["weight_decay"])
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the recorded gradients."""
@@ -83,7 +93,7 @@ class FactoredSGD(Optimizer):
             layer.zero_grad()
 
 
-class RowSGD(Optimizer):
+class RowSGD(_PlainSGD):
     """Plain SGD on parameters whose gradients may be row-sparse: `torch.optim.SGD(parameters, lr)`, made for them.
 
     A coalesced sparse gradient, like that of `HierarchicalSoftmax`, is added on a GPU in one pass over its rows, twice
@@ -97,27 +107,12 @@ class RowSGD(Optimizer):
         _check_rate("lr", lr)
         super().__init__(params, {"lr": lr})
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """`parameter -= lr * gradient`, for every parameter that has one."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            _check_rate("lr", group["lr"])
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    _descend(parameter, parameter.grad, float(group["lr"]))
-        return loss
+    def _descend(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        if parameter.grad is not None:
+            _subtract(parameter, parameter.grad, float(group["lr"]))
 
 
-def _descend(parameter: Tensor, grad: Tensor, lr: float) -> None:
+def _subtract(parameter: Tensor, grad: Tensor, lr: float) -> None:
     if grad.is_sparse and grad.is_coalesced() and _suits_kernel(parameter):
         kernels.load("row_update").add_rows_(parameter, grad.indices()[0], grad.values(), -lr)
     else:
