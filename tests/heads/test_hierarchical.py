@@ -251,6 +251,7 @@ def test_counts_are_a_clustering_by_frequency(given_as: str) -> None:
         "clustering": {"clusters": Clustering.by_frequency(counts, 4)},
     }
     head = make_head(30, **options[given_as])
+    assert head.order is not None
     assert torch.equal(head.order.classes, counts.argsort(descending=True, stable=True))
     assert head.blocks.sizes.tolist() == [8, 8, 7, 7]
 

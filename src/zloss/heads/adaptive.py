@@ -72,6 +72,8 @@ class AdaptiveSoftmax(Head):
     for each of them. As there, the weights of a cluster that no target of the batch is in have no gradient (None).
     """
 
+    has_normalized_scores = True
+
     def __init__(
         self,
         in_features: int,
@@ -98,7 +100,8 @@ class AdaptiveSoftmax(Head):
         self.softmax = nn.AdaptiveLogSoftmaxWithLoss(
             in_features, num_classes, cutoffs, div_value, head_bias, device=device, dtype=dtype
         )
-        self.order = None if counts is None else ClassOrder.by_frequency(counts.to(self.reference_weight.device))
+        if counts is not None:
+            self.order = ClassOrder.by_frequency(counts.to(self.reference_weight.device))
 
     @property
     def cutoffs(self) -> list[int]:
@@ -120,12 +123,6 @@ class AdaptiveSoftmax(Head):
     def scores(self, h: Tensor) -> "AdaptiveScores":
         return AdaptiveScores(self.softmax, h)
 
-    def position_of(self, classes: Tensor) -> Tensor:
-        return classes if self.order is None else self.order.position_of(classes)
-
-    def class_at(self, positions: Tensor) -> Tensor:
-        return positions if self.order is None else self.order.class_at(positions)
-
     def _log_prob_of(self, h: Tensor, targets: Targets) -> Tensor:  # (B, K)
         stretches = Stretches.of(self.softmax)
         rows_by_cluster = stretches.rows_by_cluster(targets.index, targets.valid)
@@ -136,9 +133,6 @@ class AdaptiveSoftmax(Head):
                 local, inside = stretches.within(cluster, targets.index[rows])
                 log_prob = log_prob.index_add(0, rows, torch.where(inside, within_cluster.gather(1, local), 0))
         return log_prob
-
-    def _log_normalizer(self, scores: Scores) -> Tensor:
-        return self.reference_weight.new_zeros(scores.num_rows)  # the scores are log-probabilities
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.num_classes}, cutoffs={self.cutoffs}, div_value={self.softmax.div_value:g}"

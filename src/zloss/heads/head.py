@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from zloss.heads.class_order import ClassOrder
 from zloss.layers.inputs import Doorkeeper, check_hidden, check_same_device
 from zloss.layers.precision import exact_products
 from zloss.layers.ranking import Scores
@@ -33,12 +34,14 @@ class Head(nn.Module, ABC):
     """An output layer together with the loss that trains it."""
 
     is_row_sparse: bool = False  # do gradients touch few rows of the weights, and come as sparse tensors?
+    has_normalized_scores: bool = False  # are `scores` log-probabilities already?
 
     def __init__(self, in_features: int, num_classes: int, *, ignore_index: int = IGNORE_INDEX) -> None:
         super().__init__()
         if in_features < 1 or num_classes < 2:
             raise ValueError(f"expected in_features >= 1 and num_classes >= 2, got {in_features} and {num_classes}")
         self.in_features, self.num_classes, self.ignore_index = in_features, num_classes, ignore_index
+        self.order: ClassOrder | None = None  # of the classes among the `scores`, where it is not that of their numbers
         self._door = Doorkeeper(num_classes, ignore_index)
 
     @abstractmethod
@@ -114,15 +117,15 @@ class Head(nn.Module, ABC):
 
     def position_of(self, classes: Tensor) -> Tensor:
         """Where a class stands among the `scores`."""
-        return classes
+        return classes if self.order is None else self.order.position_of(classes)
 
     def class_at(self, positions: Tensor) -> Tensor:
         """Which class stands there."""
-        return positions
+        return positions if self.order is None else self.order.class_at(positions)
 
     def _log_normalizer(self, scores: Scores) -> Tensor:  # (B,)
         """What turns scores into log-probabilities when subtracted."""
-        return scores.logsumexp()
+        return self.reference_weight.new_zeros(scores.num_rows) if self.has_normalized_scores else scores.logsumexp()
 
     def _positions(self, target: Tensor, h: Tensor) -> Targets:
         check_same_device(h, target)

@@ -57,6 +57,7 @@ class HierarchicalSoftmax(Head):
     """
 
     is_row_sparse = True
+    has_normalized_scores = True
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class HierarchicalSoftmax(Head):
     def forward(self, h: Tensor, target: Tensor, *, weight: Tensor | None = None) -> Tensor:
         admitted = self._door.admit(h, target, self.clusters.weight)
         targets = admitted.targets
-        loss = targets.mean(-self._log_prob_of(admitted.h, self.order.position_of(targets.index)))
+        loss = targets.mean(-self._log_prob_of(admitted.h, self.position_of(targets.index)))
         return admitted.conclude(reduce_loss(loss, targets.counted, self.reduction, weight))
 
     def _log_prob_of(self, h: Tensor, positions: Tensor) -> Tensor:  # (B, H), (B, K) -> (B, K)
@@ -131,18 +132,9 @@ class HierarchicalSoftmax(Head):
             log_prob = torch.cat([self._log_prob_of(part, index) for part, index in parts])
             return torch.where(targets.valid, log_prob, 0).reshape(target.shape)
 
-    def position_of(self, classes: Tensor) -> Tensor:
-        return self.order.position_of(classes)
-
-    def class_at(self, positions: Tensor) -> Tensor:
-        return self.order.class_at(positions)
-
     @property
     def reference_weight(self) -> Tensor:
         return self.clusters.weight
-
-    def _log_normalizer(self, scores: Scores) -> Tensor:
-        return torch.zeros(scores.num_rows, device=self.members.device, dtype=self.members.dtype)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # Before anything is loaded: the weights of other clusters may well have the right shapes.

@@ -15,6 +15,7 @@ import importlib.util
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, get_args
 
 import torch
@@ -91,11 +92,16 @@ class Implementation:
         """Why it cannot run on this device, or on any where none is named; None where it can."""
         if self.cross_entropy is linear_cross_entropy and not hasattr(F, "linear_cross_entropy"):
             return f"torch {torch.__version__} has no F.linear_cross_entropy: it came with torch 2.13"
-        if self.package is not None and importlib.util.find_spec(self.package.replace("-", "_")) is None:
+        if self.package is not None and not _is_installed(self.package):
             return f"{self.package} is not installed: pip install {self.package}"
         if self.needs_gpu and device is not None and device.type != "cuda":
             return f"{self.package} runs on GPUs only, not on {device.type}"
         return None
+
+
+@cache  # asked in every step
+def _is_installed(package: str) -> bool:
+    return importlib.util.find_spec(package.replace("-", "_")) is not None
 
 
 IMPLEMENTATIONS: dict[str, Implementation] = {
