@@ -73,6 +73,15 @@ def test_from_text_to_predictions(
         (("runs", "NOWHERE"), "no runs in"),
         (("plot", "RUN", "--metric", "beauty"), "has no validation with beauty"),
         (("data", "info", "NOWHERE"), "NOWHERE"),
+        (("train", "NEW", "--corpus", "CORPUS", "--set", "device=abacus"), "there is no device 'abacus'"),
+        (
+            ("train", "NEW", "--corpus", "CORPUS", "--set", "training.score=mmr"),
+            "unknown score: 'mmr'; did you mean 'mrr'",
+        ),
+        (("train", "NEW", "--corpus", "CORPUS", "--set", "training.score=perplexity"), "no perplexity"),
+        (("evaluate", "RUN", "--split", "nothing"), "nothing"),
+        (("predict", "RUN", "the cat", "--top", "0"), "k must be between 1"),
+        (("plot", "RUN", "--to", "text.txt/curve.png"), "text.txt"),
     ],
 )
 def test_mistakes_end_with_a_line_and_no_traceback(

@@ -54,7 +54,7 @@ def main() -> None:
     except KeyboardInterrupt:
         errors.print("\ninterrupted")
         sys.exit(_INTERRUPTED)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         errors.print("[red]error:[/red]", end=" ")
         errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
         sys.exit(1)

@@ -9,7 +9,7 @@ import dataclasses
 import types
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from zloss.heads.config import HeadConfig, check_name
 
@@ -37,7 +37,7 @@ def from_table(cls: type[Config], table: Mapping[str, Any], where: str = "") -> 
         raise ConfigError(f"[{where}] must be a table, got {table!r}")
     with _explained(where):
         if cls is HeadConfig:
-            return cls(**dataclasses.asdict(HeadConfig.from_dict(table)))
+            return cast(Config, HeadConfig.from_dict(table))
         hints = {field.name: get_type_hints(cls)[field.name] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
         for key in table:
             check_name("key", key, sorted(hints))

@@ -53,7 +53,7 @@ def run_row(run: Run) -> dict[str, Any]:
     """What a table of runs shows of one."""
     config, metrics = run.config, run.metrics()
     validations = [record for record in metrics if record["kind"] == "validation"]
-    best = min(validations, key=lambda record: record["top_10_error"], default=None)
+    best = next((record for record in validations if record["step"] == run.best_step), None)
     return {
         "run": str(run.folder),
         "head": config["network"]["head"]["head"],

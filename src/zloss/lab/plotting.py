@@ -1,15 +1,18 @@
 """Curves of runs as pictures."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
+from zloss.lab.durable import write_file
 from zloss.lab.runs import Run, RunError
 
 
 def plot_runs(runs: Sequence[Run], output: Path, metric: str) -> None:
     """Validation curves of all runs in one PNG: a metric against the epoch."""
+    # Here, because it takes a second, and most commands draw nothing.
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.add_subplot()
     for run in runs:
@@ -22,5 +25,6 @@ def plot_runs(runs: Sequence[Run], output: Path, metric: str) -> None:
     axes.set_ylabel(metric.replace("_", " "))
     axes.grid(alpha=0.3)
     axes.legend()
-    output.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(output, dpi=150)
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=150, format="png")
+    write_file(output, picture.getvalue())

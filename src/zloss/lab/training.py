@@ -56,17 +56,9 @@ class TrainingConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        least = {
-            "batch_size": 1,
-            "epochs": 1,
-            "validation_examples": 1,
-            "checkpoint_every": 1,
-            "keep": 1,
-            "log_every": 1,
-        }
-        for name, bound in least.items():
-            if getattr(self, name) < bound:
-                raise ValueError(f"{name} must be at least {bound}, got {getattr(self, name)}")
+        for name in ("batch_size", "epochs", "validation_examples", "checkpoint_every", "keep", "log_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("lr", "output_lr", "lr_factor"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise ValueError(f"{name} must be a finite number > 0, got {getattr(self, name)}")
@@ -164,8 +156,14 @@ class Trainer:
         self.optimizers = self.network.optimizers(
             config.training.optimizer, lr=config.training.lr, output_lr=config.training.output_lr
         )
+        self._check_score()
         self.schedule, self.step = Schedule(), 0
         self._since = (time.perf_counter(), 0)
+
+    def _check_score(self) -> None:
+        """A score that does not exist would otherwise be found out at the first validation."""
+        log_prob = torch.zeros(1) if self.network.head.is_likelihood else None
+        Evaluation.of_ranks(torch.ones(1, dtype=torch.long), log_prob=log_prob).score(self.config.training.score)
 
     @property
     def last_step(self) -> int:
@@ -177,8 +175,10 @@ class Trainer:
         """Take all steps that are left. On Ctrl-C finish the step and save first."""
         with deferred_interrupt() as is_asked_to_stop:
             while self.step < self.last_step and self.schedule.lowered < self.config.training.stop_after:
-                self._after_step(self.take_step())
+                loss = self.take_step()
+                self._after_step(loss)
                 if is_asked_to_stop():
+                    self._require_finite(loss)
                     self._save_once()
                     raise KeyboardInterrupt
         self._save_once()
@@ -201,22 +201,28 @@ class Trainer:
 
     def _after_step(self, loss: Tensor) -> None:
         training = self.config.training
-        every = training.validate_every or len(self.batches)
-        if self.step % training.log_every == 0 or self.step == self.last_step:
-            self._log(loss)
-        best = self._validate() if self.step % every == 0 or self.step == self.last_step else None
-        if best is not None or self.step % training.checkpoint_every == 0:
+        is_last, epoch = self.step == self.last_step, len(self.batches)
+        logs = is_last or self.step % training.log_every == 0
+        validates = is_last or self.step % (training.validate_every or epoch) == 0
+        saves = self.step % training.checkpoint_every == 0
+        if logs or validates or saves:  # what has diverged is not kept
+            self._require_finite(loss)
+        if logs:
+            self._log(loss.item())
+        best = self._validate() if validates else None
+        if best is not None or saves:
             self._save_once()
         if best is not None:
             self.run.mark_best(self.step, best)
 
-    def _log(self, loss: Tensor) -> None:
-        value = loss.item()
-        if not math.isfinite(value):
+    def _require_finite(self, loss: Tensor) -> None:
+        if not loss.isfinite():
             raise DivergedError(
-                f"the loss is {value} at step {self.step}: lower the learning rates (lr, output_lr) or clip the "
+                f"the loss is {loss.item()} at step {self.step}: lower the learning rates (lr, output_lr) or clip the "
                 f"gradient; the run stays as it was at its last checkpoint, in {self.run.folder}"
             )
+
+    def _log(self, value: float) -> None:
         progress = self._progress(value)
         self.run.log(
             {"kind": "training", "step": self.step, "epoch": progress.epoch, "loss": value, "lr": progress.lr}
@@ -327,7 +333,13 @@ def device_of(name: str) -> torch.device:
     """The device by name; "auto" is a GPU where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise RunError(f"there is no device {name!r}: use auto, cpu or cuda") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise RunError(f"device {name!r} is not here: torch finds no GPU on this machine; use auto or cpu")
+    return device
 
 
 def batches_of(
@@ -372,18 +384,9 @@ def with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 def split_state(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The state of an optimizer as tensors by name, and the rest for JSON."""
     state = optimizer.state_dict()
-    tensors = {
-        f"{number}.{name}": value
-        for number, values in state["state"].items()
-        for name, value in values.items()
-        if isinstance(value, Tensor)
-    }
-    numbers = {
-        f"{number}.{name}": value
-        for number, values in state["state"].items()
-        for name, value in values.items()
-        if not isinstance(value, Tensor)
-    }
+    flat = {f"{number}.{name}": value for number, values in state["state"].items() for name, value in values.items()}
+    tensors = {path: value for path, value in flat.items() if isinstance(value, Tensor)}
+    numbers = {path: value for path, value in flat.items() if path not in tensors}
     return tensors, {"groups": state["param_groups"], "numbers": numbers}
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import http.client
+import os
 import shutil
 import stat
 import tarfile
@@ -79,6 +80,8 @@ def _fetch(item: Download, target: Path, progress: Progress) -> str:
             sha256.update(piece)
             done += len(piece)
             progress("download", done, max(done, item.size_bytes))
+        file.flush()
+        os.fsync(file.fileno())  # before it gets its name
     return sha256.hexdigest()
 
 
