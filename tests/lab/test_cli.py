@@ -1,20 +1,26 @@
 """The command line as a user meets it: from a text file to predictions, and what mistakes say."""
 
+import errno
 import json
 import random
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 from zloss.lab import __main__ as command
-from zloss.lab import cli
+from zloss.lab import cli, runs
+from zloss.lab.corpora import Corpus
+from zloss.lab.corpora.catalogue import SPLITS
 from zloss.lab.experiments import build_experiment, preset, preset_names
 from zloss.lab.networks import PRESETS
+from zloss.lab.runs import Run
 
 SENTENCES = ("the cat sat on the mat .", "the dog ate the cat .", "a bird saw the dog on a mat .", "a cat saw a bird .")
 SMALL = ["network.embedding=8", "network.hidden=[16]", "network.context=3", "network.head.b=2.0", "training.steps=40"]
 SMALL += ["training.output_lr=0.05", "training.validate_every=20", "training.batch_size=20", "training.log_every=10"]
+SETTINGS = [word for setting in SMALL for word in ("--set", setting)]
 
 
 def zloss(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
@@ -31,8 +37,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     chance = random.Random(0)
     (tmp_path / "text.txt").write_text("\n".join(chance.choice(SENTENCES) for _ in range(400)) + "\n")
     assert zloss(monkeypatch, "data", "prepare", tmp_path / "text.txt", "--to", tmp_path / "corpus") == 0
-    settings = [word for setting in SMALL for word in ("--set", setting)]
-    assert zloss(monkeypatch, "train", tmp_path / "runs" / "one", "--corpus", tmp_path / "corpus", *settings) == 0
+    assert zloss(monkeypatch, "train", tmp_path / "runs" / "one", "--corpus", tmp_path / "corpus", *SETTINGS) == 0
     return tmp_path / "runs" / "one"
 
 
@@ -66,6 +71,22 @@ def test_from_text_to_predictions(
             "[training] unknown key: 'lrr'; did you mean 'lr'",
         ),
         (("train", "NEW", "--corpus", "CORPUS", "--set", "nonsense"), "write NAME=VALUE"),
+        (("train", "NEW", "--corpus", "CORPUS", "--set", "lr=1"), "unknown key: 'lr'; did you mean 'training.lr'?"),
+        (("train", "NEW", "--corpus", "CORPUS", "--set", "training.lr=fast"), "training.lr must be float, got 'fast'"),
+        (
+            ("train", "NEW", "--corpus", "CORPUS", "--set", "training.epochs=1.5"),
+            "training.epochs must be int, got 1.5",
+        ),
+        (("train", "NEW", "--corpus", "CORPUS", "--set", "network.hidden=9"), "network.hidden must be a list of int"),
+        (("train", "NEW", "--corpus", "CORPUS", "--set", "corpus=x"), "name the corpus by --corpus FOLDER"),
+        (
+            ("train", "RUN", "--resume", "--set", "training.lr=2", "--preset", "ptb"),
+            "the config that the run has, in RUN/config.json: leave out --preset and --set, or start a new run",
+        ),
+        (
+            ("train", "NEW", "--corpus", "text.txt"),
+            "text.txt is no prepared corpus: there is no manifest.json. Make one",
+        ),
         (("train", "NEW", "--corpus", "CORPUS", "--config", "MISSING.toml"), "cannot be read as TOML"),
         (("train", "NEW", "--corpus", "NOWHERE"), "NOWHERE"),
         (("train", "NOWHERE", "--resume"), "is not a run"),
@@ -98,9 +119,125 @@ def test_mistakes_end_with_a_line_and_no_traceback(
     monkeypatch.chdir(tmp_path)
     assert zloss(monkeypatch, *(places.get(word, word) for word in arguments)) == 1
     error = capsys.readouterr().err
-    assert message in error
+    assert message.replace("RUN", str(run)) in error
     assert "Traceback" not in error
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_corpus_that_cannot_be_read(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "corpus" / "train.tokens").write_bytes(b"cut short")
+    for arguments in (
+        ("train", tmp_path / "new", "--corpus", tmp_path / "corpus"),
+        ("train", run, "--resume"),
+        ("predict", run, "a"),
+    ):
+        assert zloss(monkeypatch, *arguments) == 1
+        assert "train.tokens has 9 bytes, expected" in capsys.readouterr().err
+    (tmp_path / "corpus" / "manifest.json").unlink()
+    assert zloss(monkeypatch, "evaluate", run) == 1
+    assert "corpus is no prepared corpus: there is no manifest.json" in capsys.readouterr().err
+    assert Run.open(run).steps() == [20, 40]
+
+
+def test_another_vocabulary_than_that_of_the_run(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(tmp_path / "corpus")
+    (tmp_path / "text.txt").write_text("\n".join(sentence.upper() for sentence in SENTENCES * 100))
+    assert zloss(monkeypatch, "data", "prepare", tmp_path / "text.txt", "--to", tmp_path / "corpus") == 0
+    for arguments in (("train", run, "--resume"), ("evaluate", run), ("predict", run, "THE CAT")):
+        assert zloss(monkeypatch, *arguments) == 1
+        assert "is not the corpus that the run was trained on" in capsys.readouterr().err
+
+
+def test_a_full_disk_while_training(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(runs, "save_file", full)
+    assert zloss(monkeypatch, "train", tmp_path / "new", "--corpus", tmp_path / "corpus", *SETTINGS) == 1
+    error = capsys.readouterr().err.replace("\n", " ")
+    assert f"error: the checkpoint of step 20 of {tmp_path / 'new'} could not be written, the disk is full" in error
+    monkeypatch.undo()
+    assert zloss(monkeypatch, "train", tmp_path / "new", "--resume") == 0
+
+
+def test_numbers_beyond_reason(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wild = (*SETTINGS, "--set", "training.lr=1e30")
+    assert zloss(monkeypatch, "train", tmp_path / "new", "--corpus", tmp_path / "corpus", *wild) == 1
+    assert "Lower the learning rates (lr, output_lr) or clip the gradient" in capsys.readouterr().err
+
+
+def test_after_ctrl_c_it_says_how_to_go_on(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "fit", interrupted)
+    assert zloss(monkeypatch, "train", run, "--resume") == 130
+    assert "step 40 is saved. Go on with: zloss train" in capsys.readouterr().err
+    assert zloss(monkeypatch, "train", tmp_path / "new", "--corpus", tmp_path / "corpus") == 130
+    assert "stopped before anything was saved" in capsys.readouterr().err
+
+
+def test_a_run_can_be_used_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert zloss(monkeypatch, "train", "runs/two", "--corpus", "corpus", *SETTINGS) == 0
+    monkeypatch.chdir(tmp_path / "runs")
+    assert zloss(monkeypatch, "predict", "two", "the cat") == 0
+
+
+# ---- preparation -----------------------------------------------------------------------------------------------------
+
+
+def test_options_of_preparation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"w{number % 50} w{number}\n" for number in range(200)))
+
+    def prepared(name: str, *options: object) -> Corpus:
+        assert zloss(monkeypatch, "data", "prepare", text, "--to", tmp_path / name, *options) == 0
+        return Corpus.open(tmp_path / name)
+
+    assert [len(prepared("cut", "--fractions", 0.2, 0.1).split(split)) for split in SPLITS] == [420, 120, 60]
+    assert prepared("whole", "--fractions", 0, 0).splits == ("train",)
+    assert prepared("train", "--no-whole-vocabulary").unknown is not None
+    everything = prepared("all", "--whole-vocabulary")
+    assert (everything.unknown, len(everything.vocabulary)) == (None, 201)
+
+
+def test_files_of_another_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for split in SPLITS:
+        (tmp_path / f"ptb.{split}.txt").write_text("the company said\n" * 10)
+    command = ("data", "prepare", "ptb", "--from", tmp_path, "--to", tmp_path / "out")
+    assert zloss(monkeypatch, *command) == 1
+    assert "ptb should have 929,589 words in its train split" in (error := capsys.readouterr().err)
+    assert "--no-check-counts" in error
+    assert zloss(monkeypatch, *command, "--no-check-counts") == 0
+
+
+def test_text_in_zst(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    zstandard = pytest.importorskip("zstandard", reason="zstandard is not installed")
+    text = "\n".join(SENTENCES * 50).encode()
+    (tmp_path / "text.txt").write_bytes(text)
+    frames = (zstandard.ZstdCompressor().compress(part) for part in (text[:777], text[777:]))
+    (tmp_path / "text.txt.zst").write_bytes(b"".join(frames))
+    for ending in ("", ".zst"):
+        text_file = tmp_path / f"text.txt{ending}"
+        assert zloss(monkeypatch, "data", "prepare", text_file, "--to", tmp_path / f"out{ending}") == 0
+    plain, packed = (Corpus.open(tmp_path / name).manifest for name in ("out", "out.zst"))
+    assert (plain["splits"], plain["vocabulary"]) == (packed["splits"], packed["vocabulary"])
+
+
+# ---- experiments -----------------------------------------------------------------------------------------------------
 
 
 def test_presets_are_those_of_the_paper() -> None:

@@ -2,19 +2,22 @@
 
 import errno
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from zloss.lab import durable, runs
 from zloss.lab.runs import Checkpoint, Run, RunError
 
 
-def checkpoint(step: int) -> Checkpoint:
-    return Checkpoint(step, {"weight": torch.full((2, 3), float(step))}, {"step": step})
+def checkpoint(step: int, best_step: int | None = None) -> Checkpoint:
+    state = {"step": step, "schedule": {"best_step": best_step}}
+    return Checkpoint(step, {"weight": torch.full((2, 3), float(step))}, state)
 
 
 @pytest.fixture
@@ -27,18 +30,29 @@ def run(tmp_path: Path) -> Iterator[Run]:
 def test_a_checkpoint_comes_back(run: Run) -> None:
     run.save(checkpoint(10), keep=2)
     loaded = Run.open(run.folder).load()
-    assert (loaded.step, loaded.state) == (10, {"step": 10})
+    assert (loaded.step, loaded.state) == (10, {"step": 10, "schedule": {"best_step": None}})
     assert torch.equal(loaded.tensors["weight"], torch.full((2, 3), 10.0))
     assert Run.open(run.folder).config == {"seed": 1}
 
 
 def test_old_checkpoints_go_and_the_best_stays(run: Run) -> None:
+    assert run.best_step is None
     for step in (10, 20, 30, 40, 50):
-        run.save(checkpoint(step), keep=2)
-        if step == 20:
-            run.mark_best(20, 0.5)
+        run.save(checkpoint(step, best_step=20 if step >= 20 else None), keep=2)
     assert run.steps() == [20, 40, 50]
     assert run.load(run.best_step).step == 20
+
+
+def test_the_best_of_an_early_version(run: Run) -> None:
+    """It was noted in a file of its own, after the checkpoint was written."""
+    for step in (10, 20):
+        run.save(Checkpoint(step, {"weight": torch.zeros(1)}, {"step": step, "schedule": {"best": 0.5}}), keep=5)
+    (run.folder / "best.json").write_text('{"step": 10, "score": 0.5}')
+    assert run.best_step == 10
+    run.save(Checkpoint(30, {"weight": torch.zeros(1)}, {"step": 30, "schedule": {"best": 0.5}}), keep=1)
+    assert run.steps() == [10, 30]
+    run.save(checkpoint(40, best_step=40), keep=1)
+    assert (run.best_step, run.steps()) == (40, [40])
 
 
 def test_metrics_are_cut_off_where_a_run_resumes(run: Run) -> None:
@@ -63,17 +77,45 @@ def test_metrics_are_there_for_tensorboard(run: Run) -> None:
     assert [(event.step, event.value) for event in events.Scalars("validation/mrr")] == [(1, 0.25), (2, 0.5)]
 
 
-def test_a_full_disk_loses_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+FULL_DISK = {
+    "Python": OSError(errno.ENOSPC, "No space left on device"),
+    "safetensors": SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+}
+
+
+@pytest.mark.parametrize("by", FULL_DISK)
+def test_a_full_disk_loses_nothing(by: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both errors as they were seen on a disk that was full."""
     run.save(checkpoint(10), keep=2)
-
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(runs, "save_file", full)
-    with pytest.raises(RunError, match="step 20 could not be written, the disk is full; the checkpoint of step 10"):
+    monkeypatch.setattr(runs, "save_file", raising(FULL_DISK[by]))
+    message = "step 20 of .*run could not be written, the disk is full; the checkpoint of step 10 is there, resume"
+    with pytest.raises(RunError, match=message):
         run.save(checkpoint(20), keep=2)
     assert run.steps() == [10]
     assert [path.name for path in (run.folder / "checkpoints").iterdir()] == ["000000010"]
+
+
+def test_a_full_disk_without_a_checkpoint(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "write_file", raising(FULL_DISK["Python"]))
+    with pytest.raises(RunError, match=r"the config of .*new could not be written, the disk is full$"):
+        Run(tmp_path / "new").create({})
+    monkeypatch.setattr(Path, "open", raising(FULL_DISK["Python"]))
+    with pytest.raises(RunError, match=r"the metrics of .*run could not be written, the disk is full$"):
+        run.log({"kind": "training", "step": 1})
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions of POSIX")
+def test_whoever_gets_a_checkpoint_can_read_it(run: Run) -> None:
+    run.save(checkpoint(10), keep=2)
+    files = (run.folder / "checkpoints" / "000000010").iterdir()
+    assert all(path.stat().st_mode & 0o044 for path in files)
 
 
 def test_what_a_killed_process_leaves_is_no_checkpoint(run: Run) -> None:

@@ -47,6 +47,6 @@ def demo_corpus(folder: Path, console: Console) -> Corpus:
 def trained_run(corpus: Corpus, folder: Path, console: Console) -> Run:
     """The run in the folder, begun or continued."""
     is_begun = (folder / "config.json").exists()
-    experiment = resumed(folder) if is_begun else build_experiment(str(corpus.folder), preset_name="small")
+    experiment = resumed(folder) if is_begun else build_experiment(str(corpus.folder.resolve()), preset_name="small")
     with training_bar(console) as watch:
         return fit(experiment, folder, resume=is_begun, watch=watch)

@@ -101,7 +101,7 @@ def training_bar(console: Console) -> Iterator[Watcher]:
         TextColumn("{task.fields[figures]}"),
     )
     with Bar(*columns, console=console, expand=True) as bar:
-        task = bar.add_task("", total=None, figures="")
+        task = bar.add_task("", total=None, figures="", visible=False)  # until there is something to see
 
         def watch(progress: Progress) -> None:
             if progress.validation is not None:
@@ -112,7 +112,7 @@ def training_bar(console: Console) -> Iterator[Watcher]:
             figures = (
                 f"{progress.words_per_second:,.0f} words/s  loss {progress.loss:.3f}  lr {progress.lr:.3g}{condition}"
             )
-            bar.update(task, total=progress.steps, completed=progress.step, figures=figures)
+            bar.update(task, total=progress.steps, completed=progress.step, figures=figures, visible=True)
 
         yield watch
 
@@ -121,10 +121,10 @@ def training_bar(console: Console) -> Iterator[Watcher]:
 def byte_bar(console: Console) -> Iterator[Any]:
     """A bar over bytes of text."""
     with Bar(TextColumn("{task.description}"), BarColumn(None), TimeRemainingColumn(), console=console) as bar:
-        task = bar.add_task("", total=None)
+        task = bar.add_task("", total=None, visible=False)
 
         def watch(stage: str, done: int, total: int) -> None:
-            bar.update(task, description=stage, completed=done, total=total)
+            bar.update(task, description=stage, completed=done, total=total, visible=True)
 
         yield watch
 

@@ -57,9 +57,11 @@ def is_partial(path: Path) -> bool:
     return path.name.startswith(_PARTIAL)
 
 
-def is_full_disk(error: OSError) -> bool:
-    """Whether there was no room to write."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+def is_full_disk(error: Exception) -> bool:
+    """Whether there was no room to write. Libraries that are not Python's may have no more than a message of it."""
+    numbers = (errno.ENOSPC, errno.EDQUOT)
+    is_told = any(os.strerror(number) in str(error) for number in numbers)
+    return error.errno in numbers if isinstance(error, OSError) else is_told
 
 
 def _sync(path: Path) -> None:

@@ -15,7 +15,7 @@ The perplexity is exp(m) of the negative log-probabilities, so its half-width is
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -102,6 +102,15 @@ class Evaluation:
         tally = _Tally(ks)
         tally.update(ranks, log_prob)
         return tally.result(population)
+
+
+def finite(record: Mapping[str, float]) -> dict[str, float | None]:
+    """A record for JSON, which has no infinity: the perplexity of a word that never occurred becomes null.
+
+    >>> finite({"mrr": 0.25, "perplexity": math.inf})
+    {'mrr': 0.25, 'perplexity': None}
+    """
+    return {name: value if math.isfinite(value) else None for name, value in record.items()}
 
 
 def _named(scores: Evaluation | HalfWidths) -> dict[str, float]:

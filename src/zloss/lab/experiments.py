@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from zloss.heads.config import check_name
-from zloss.lab.configuration import ConfigError, from_table, overridden
+from zloss.lab.configuration import ConfigError, from_table, overridden, to_table
 from zloss.lab.training import Experiment
+
+DEFAULT_PRESET = "small"
 
 
 def preset_names() -> list[str]:
@@ -57,13 +59,25 @@ def _value(text: str) -> Any:
 
 
 def build_experiment(
-    corpus: str, *, preset_name: str = "small", file: Path | None = None, settings: Sequence[str] = ()
+    corpus: str, *, preset_name: str = DEFAULT_PRESET, file: Path | None = None, settings: Sequence[str] = ()
 ) -> Experiment:
     """The experiment that a preset, a file over it and settings over both describe."""
     table = preset(preset_name)
     if file is not None:
         table = _merged(table, read_toml(file))
-    return from_table(Experiment, overridden(table, parse_settings(settings)) | {"corpus": corpus})
+    table = overridden(table, _placed(parse_settings(settings)))
+    if "corpus" in table:
+        raise ConfigError(f"corpus = {table['corpus']!r} does not belong there: name the corpus by --corpus FOLDER")
+    return from_table(Experiment, table | {"corpus": corpus})
+
+
+def _placed(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings, where all of them start with a table; else say which one was meant."""
+    tables = {name: table for name, table in to_table(Experiment(corpus="")).items() if isinstance(table, dict)}
+    for name in settings:
+        if meant := [table for table, keys in tables.items() if name in keys]:
+            raise ConfigError(f"unknown key: {name!r}; did you mean '{meant[0]}.{name}'?")
+    return settings
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class TrainedModel:
         run, experiment = Run.open(folder), resumed(folder)
         corpus, device = Corpus.open(Path(experiment.corpus)), device_of(experiment.device)
         network = build_network(experiment, corpus, device)
-        load_network(network, run.load(run.best_step, device=str(device)))
+        load_network(network, run.load(run.best_step, device=str(device)), corpus)
         return cls(network, experiment, corpus)
 
     @property

@@ -4,15 +4,18 @@
     metrics.jsonl             one object a line: training and validation, with the step
     events.out.tfevents...    the same for TensorBoard
     checkpoints/000012000/    tensors.safetensors and state.json, complete or not there
-    best.json                 which checkpoint had the best validation score
 
 No file here needs pickle. Checkpoints and config are written in whole or not at all; lines of metrics beyond the
 checkpoint that a run resumes from are cut off, because they will come again.
+
+Which checkpoint is the best is known by the last one (`schedule.best_step` in its state.json). That of the best step is
+written with that mark in it, so that no moment is a bad one to be killed at.
 """
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,7 +53,8 @@ class Run:
     def create(self, config: Mapping[str, Any]) -> "Run":
         """Begin a new run; an existing one is never overwritten."""
         self.require_new()
-        write_file(self.folder / "config.json", json.dumps(config, indent=2) + "\n")
+        with self._explained("the config"):
+            write_file(self.folder / "config.json", json.dumps(config, indent=2) + "\n")
         return self
 
     def require_new(self) -> None:
@@ -74,7 +78,7 @@ class Run:
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Add a line of metrics, of a `kind` and a `step`, and the same for TensorBoard."""
-        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        with self._explained("the metrics"), (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
         if self._events is None:
             self._events = _event_writer(self.folder, self._resumed_at)
@@ -97,32 +101,33 @@ class Run:
     def forget_after(self, step: int) -> None:
         """Drop the metrics of later steps: training resumes here, and they will come again."""
         kept = [record for record in self.metrics() if record["step"] <= step]
-        write_file(self.folder / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in kept))
+        with self._explained("the metrics"):
+            write_file(self.folder / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in kept))
         self._resumed_at = step
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 
     def save(self, checkpoint: Checkpoint, *, keep: int) -> None:
         """Write a checkpoint; of the older ones the last `keep - 1` and the best stay."""
-        try:
-            with new_folder(self._place(checkpoint.step)) as folder:
-                save_file({name: tensor.contiguous() for name, tensor in checkpoint.tensors.items()}, folder / _TENSORS)
-                (folder / _STATE).write_text(json.dumps(checkpoint.state) + "\n")
-        except OSError as error:
-            raise self._unwritten(checkpoint.step, error) from error
+        place, what = self._place(checkpoint.step), f"the checkpoint of step {checkpoint.step}"
+        with self._explained(what), new_folder(place) as folder:
+            save_file({name: tensor.contiguous() for name, tensor in checkpoint.tensors.items()}, folder / _TENSORS)
+            (folder / _TENSORS).chmod(0o644)  # safetensors has it for its owner alone
+            (folder / _STATE).write_text(json.dumps(checkpoint.state) + "\n")
+        best = self.best_step
         for step in self.steps()[:-keep]:
-            if step != self.best_step:
+            if step != best:
                 shutil.rmtree(self._place(step))
-
-    def mark_best(self, step: int, score: float) -> None:
-        """Note that the checkpoint of this step is the best so far."""
-        write_file(self.folder / "best.json", json.dumps({"step": step, "score": score}) + "\n")
 
     @property
     def best_step(self) -> int | None:
         """The step of the best checkpoint, once there is one."""
-        path = self.folder / "best.json"
-        return int(_read_json(path)["step"]) if path.exists() else None
+        steps, before = self.steps(), self.folder / "best.json"  # where early versions noted it
+        schedule = _read_json(self._place(steps[-1]) / _STATE).get("schedule", {}) if steps else {}
+        if "best_step" not in schedule and before.exists():
+            return int(_read_json(before)["step"])
+        best: int | None = schedule.get("best_step")
+        return best
 
     def steps(self) -> list[int]:
         """The steps of the checkpoints that are there, in order."""
@@ -147,11 +152,16 @@ class Run:
     def _place(self, step: int) -> Path:
         return self.folder / "checkpoints" / f"{step:09d}"
 
-    def _unwritten(self, step: int, error: OSError) -> RunError:
-        steps = self.steps()
-        rest = f"; the checkpoint of step {steps[-1]} is there, resume from it" if steps else ""
-        reason = "the disk is full" if is_full_disk(error) else str(error)
-        return RunError(f"the checkpoint of step {step} could not be written, {reason}{rest}")
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        """What could not be written, why, and what is there nevertheless."""
+        try:
+            yield
+        except (OSError, SafetensorError) as error:
+            reason = "the disk is full" if is_full_disk(error) else str(error)
+            steps = self.steps()
+            rest = f"; the checkpoint of step {steps[-1]} is there, resume from it" if steps else ""
+            raise RunError(f"{what} of {self.folder} could not be written, {reason}{rest}") from error
 
 
 def _event_writer(folder: Path, resumed_at: int | None) -> Any:

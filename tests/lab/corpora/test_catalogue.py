@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.lab.corpora.definition import names_in, sentences, text_of, words_of, write
-from zloss.lab.corpora import CATALOGUE, CorpusError, prepare
+from tests.lab.corpora.server import served
+from zloss.lab.corpora import CATALOGUE, Corpus, CorpusError, prepare
 from zloss.lab.corpora import catalogue as catalogue_module
 from zloss.lab.corpora.catalogue import SPLITS, Download, NamedCorpus
 
 LM1B = "1-billion-word-language-modeling-benchmark-r13output"
+TRAINING_SHARD = f"{LM1B}/training-monolingual.tokenized.shuffled/news.en-{{:05}}-of-00100"
+HELD_OUT_SHARD = f"{LM1B}/heldout-monolingual.tokenized.shuffled/news.en.heldout-{{:05}}-of-00050"
 
 
 def miniature(name: str) -> dict[str, str]:
@@ -44,23 +47,50 @@ def test_every_entry_is_complete_and_can_be_prepared(name: str, tmp_path: Path) 
         assert corpus.padding is not None
 
 
-def test_lm1b(tmp_path: Path) -> None:
-    """The archive's layout, words that occur 3 times or more, and three words of its own."""
-    held_out = f"{LM1B}/heldout-monolingual.tokenized.shuffled/news.en.heldout-{{:05}}-of-00050"
-    training = f"{LM1B}/training-monolingual.tokenized.shuffled/news.en-{{:05}}-of-00100"
-    files = {training.format(shard): f"The shard {shard} .\n" for shard in range(1, 100)}
-    files |= {held_out.format(0): "The test .\n", held_out.format(1): "The shard valid .\n", held_out.format(2): "no\n"}
-    files[training.format(99)] += "shard 99\n99\n"
-    corpus = prepare("lm1b", tmp_path / "out", source=write(tmp_path / "in", files), check_counts=False)
+def write_lm1b(folder: Path) -> Path:
+    """Its official layout: 99 shards to train on, 50 held out."""
+    files = {TRAINING_SHARD.format(shard): f"The shard {shard} .\n" for shard in range(1, 100)}
+    files[TRAINING_SHARD.format(99)] += "shard 99\n99\n"
+    files |= {HELD_OUT_SHARD.format(shard): "neither here nor there\n" for shard in range(50)}
+    files |= {HELD_OUT_SHARD.format(0): "The test .\n", HELD_OUT_SHARD.format(1): "The shard valid .\n"}
+    return write(folder, files | {f"{LM1B}/README": "not text of the corpus"})
+
+
+def require_little_lm1b(corpus: Corpus) -> None:
+    """Words that occur 3 times or more, and three words of its own."""
     assert corpus.vocabulary.words == ["</S>", "shard", ".", "The", "<UNK>", "99", "<S>"]
     assert corpus.vocabulary.counts.tolist() == [101, 100, 99, 99, 98, 3, 0]
     assert (corpus.boundary, corpus.padding, corpus.unknown) == (0, 6, 4)
     assert " ".join(text_of(corpus, "test")) == "The <UNK> . </S>"
     assert " ".join(text_of(corpus, "valid")) == "The shard <UNK> . </S>"
     assert " ".join(text_of(corpus, "train")[:10]) == "The shard <UNK> . </S> The shard <UNK> . </S>"
-    (tmp_path / "in" / training.format(7)).unlink()
+
+
+def test_lm1b_from_a_folder(tmp_path: Path) -> None:
+    source = write_lm1b(tmp_path / "in")
+    require_little_lm1b(prepare("lm1b", tmp_path / "out", source=source, check_counts=False))
+    require_little_lm1b(prepare("lm1b", tmp_path / "inner", source=source / LM1B, check_counts=False))
+    (source / TRAINING_SHARD.format(7)).unlink()
     with pytest.raises(CorpusError, match=r"there is no training-.*/news.en-00007-of-00100\. Get .*r13output.tar.gz"):
         prepare("lm1b", tmp_path / "again", source=tmp_path / "in")
+
+
+def test_lm1b_from_its_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Downloaded over a connection that breaks, verified, unpacked, read; then from the archive that the user has."""
+    archive = tmp_path / "own" / f"{LM1B}.tar.gz"
+    archive.parent.mkdir()
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(write_lm1b(tmp_path / "in") / LM1B, LM1B)
+    content = archive.read_bytes()
+    with served() as site:
+        item = Download(f"{site.url}/{archive.name}", hashlib.sha256(content).hexdigest(), len(content))
+        enter(monkeypatch, dataclasses.replace(CATALOGUE["lm1b"], downloads=(item,)), "lm1b")
+        site.files[f"/{archive.name}"], site.cuts = content, [1000]
+        require_little_lm1b(prepare("lm1b", tmp_path / "out", check_counts=False))
+    assert names_in(tmp_path / "downloads" / "lm1b") == ["unpacked"]
+    require_little_lm1b(
+        prepare("lm1b", tmp_path / "out2", source=archive.parent, check_counts=False, downloads=tmp_path / "kept")
+    )
 
 
 def test_wikitext_keeps_empty_lines(tmp_path: Path) -> None:
@@ -122,7 +152,7 @@ def test_incomplete_sources(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="source must be a folder with the files of ptb, there is no folder nowhere"):
         prepare("ptb", tmp_path / "out", source="nowhere")
     files = {name: text for name, text in miniature("ptb").items() if "valid" not in name}
-    with pytest.raises(CorpusError, match=r"there is no ptb.valid.txt\. Get .*, and name the folder .*--source FOLDER"):
+    with pytest.raises(CorpusError, match=r"there is no ptb.valid.txt\. Get .*; then name the folder .*--from FOLDER"):
         prepare("ptb", tmp_path / "out", source=write(tmp_path / "in", files))
     assert names_in(tmp_path) == ["in"]
 
@@ -155,9 +185,9 @@ def test_the_vocabulary_is_checked_where_nothing_was_asked(tmp_path: Path, monke
 # ---- downloads -------------------------------------------------------------------------------------------------------
 
 
-def enter(monkeypatch: pytest.MonkeyPatch, entry: NamedCorpus) -> None:
-    """Put another entry in the place of Penn Treebank."""
-    monkeypatch.setitem(catalogue_module.CATALOGUE, "ptb", entry)
+def enter(monkeypatch: pytest.MonkeyPatch, entry: NamedCorpus, name: str = "ptb") -> None:
+    """Put another entry in the place of one."""
+    monkeypatch.setitem(catalogue_module.CATALOGUE, name, entry)
 
 
 def offered(path: Path) -> Download:
@@ -205,7 +235,7 @@ def test_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     enter(
         monkeypatch, dataclasses.replace(CATALOGUE["ptb"], downloads=(Download("http://127.0.0.1:9/a", "0" * 64, 1),))
     )
-    with pytest.raises(CorpusError, match=r"cannot download .*refused\. Without network: get ptb.train.txt.*--source"):
+    with pytest.raises(CorpusError, match=r"cannot download .*refused\. Without network: get ptb.train.txt.*--from"):
         prepare("ptb", tmp_path / "out")
-    with pytest.raises(CorpusError, match=r"cannot get fil8: it cannot be downloaded .*--source FOLDER"):
+    with pytest.raises(CorpusError, match=r"cannot get fil8: no verified address .*--from FOLDER"):
         prepare("fil8", tmp_path / "out")

@@ -1,16 +1,22 @@
 """Downloads are verified before they get their name; archives write inside their folder or not at all."""
 
+import errno
 import hashlib
 import io
+import os
+import socket
 import stat
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.lab.corpora.definition import names_in
-from zloss.lab.corpora import CorpusError
+from tests.lab.corpora.server import Site, served
+from zloss.lab.corpora import CorpusError, fetching
 from zloss.lab.corpora.catalogue import Download
 from zloss.lab.corpora.fetching import download, is_archive, unpack, verify
 
@@ -63,17 +69,116 @@ def test_an_interrupted_download_leaves_nothing(item: Download, tmp_path: Path) 
     assert names_in(tmp_path / "here") == []
 
 
+def test_verifying_a_file_of_the_user(item: Download, tmp_path: Path) -> None:
+    verify(tmp_path / "server" / "text.txt", item)
+    (tmp_path / "server" / "text.txt").write_bytes(b"other")
+    with pytest.raises(CorpusError, match="it is damaged or another version"):
+        verify(tmp_path / "server" / "text.txt", item)
+
+
+# ---- over HTTP -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with served() as site:
+        site.files["/text.txt"] = CONTENT
+        yield site
+
+
+def offered(site: Site) -> Download:
+    return Download(f"{site.url}/text.txt", hashlib.sha256(CONTENT).hexdigest(), len(CONTENT))
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "with its length": {},
+    "without its length": {"tells_length": False},
+    "in chunks": {"chunked": True},
+    "never in parts": {"gives_parts": False},
+}
+
+
+def send(site: Site, way: str) -> None:
+    for name, value in WAYS[way].items():
+        setattr(site, name, value)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_server_that_sends(way: str, site: Site, tmp_path: Path) -> None:
+    send(site, way)
+    seen: list[tuple[str, int, int]] = []
+    path = download(offered(site), tmp_path / "here", lambda *report: seen.append(report))
+    assert path.read_bytes() == CONTENT
+    assert seen[-1] == ("download", len(CONTENT), len(CONTENT))
+    assert names_in(tmp_path / "here") == ["text.txt"]
+    assert site.requests == [("/text.txt", None)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_connection_that_breaks_is_taken_up_again(way: str, site: Site, tmp_path: Path) -> None:
+    send(site, way)
+    site.cuts = [5000, 2000]
+    assert download(offered(site), tmp_path / "here", silent).read_bytes() == CONTENT
+    assert len(site.requests) == 3
+    if site.gives_parts and not site.chunked:  # of a chunk that was cut, Python gives nothing or some
+        assert [asked for _, asked in site.requests] == [None, "bytes=5000-", "bytes=7000-"]
+    assert names_in(tmp_path / "here") == ["text.txt"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_connection_that_always_breaks(way: str, site: Site, tmp_path: Path) -> None:
+    send(site, way)
+    site.cuts = [10] * 100
+    with pytest.raises(CorpusError, match=r"/text.txt: the connection broke after \d+ of 17,\d+ bytes\. Try again"):
+        download(offered(site), tmp_path / "here", silent)
+    assert len(site.requests) == 5
+    assert names_in(tmp_path / "here") == []
+
+
+def test_a_server_that_never_answers(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "_TIMEOUT_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silence:
+        item = Download(f"http://127.0.0.1:{silence.getsockname()[1]}/text.txt", "0" * 64, 1)
+        with pytest.raises(CorpusError, match=r"cannot download .*: timed out"):
+            download(item, tmp_path / "here", silent)
+    assert names_in(tmp_path / "here") == []
+
+
+def test_another_file_under_the_same_address(site: Site, tmp_path: Path) -> None:
+    site.files["/text.txt"] = other = b"We have moved.\n"
+    with pytest.raises(CorpusError, match=f"is not what it was: its sha256 is {hashlib.sha256(other).hexdigest()}"):
+        download(offered(site), tmp_path / "here", silent)
+    assert len(site.requests) == 1, "it is complete, and wrong"
+    assert names_in(tmp_path / "here") == []
+
+
+def test_an_address_that_is_gone(site: Site, tmp_path: Path) -> None:
+    site.files.clear()
+    with pytest.raises(CorpusError, match=r"cannot download .*/text.txt: the server says 404 Not Found"):
+        download(offered(site), tmp_path / "here", silent)
+    assert names_in(tmp_path / "here") == []
+
+
 def test_no_network(tmp_path: Path) -> None:
     item = Download("http://127.0.0.1:9/text.txt", "0" * 64, 1)
     with pytest.raises(CorpusError, match=r"cannot download http://127.0.0.1:9/text.txt: .*refused"):
         download(item, tmp_path / "here", silent)
 
 
-def test_verifying_a_file_of_the_user(item: Download, tmp_path: Path) -> None:
-    verify(tmp_path / "server" / "text.txt", item)
-    (tmp_path / "server" / "text.txt").write_bytes(b"other")
-    with pytest.raises(CorpusError, match="it is damaged or another version"):
-        verify(tmp_path / "server" / "text.txt", item)
+def test_what_a_killed_download_left_is_written_over(site: Site, tmp_path: Path) -> None:
+    (tmp_path / ".partial-text.txt").write_bytes(CONTENT * 2)
+    assert download(offered(site), tmp_path, silent).read_bytes() == CONTENT
+    assert names_in(tmp_path) == ["text.txt"]
+
+
+def test_no_room_for_a_download(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CorpusError, match=r"cannot download .* to .*here: No space left on device"):
+        download(offered(site), tmp_path / "here", silent)
+    assert names_in(tmp_path / "here") == []
 
 
 # ---- archives --------------------------------------------------------------------------------------------------------

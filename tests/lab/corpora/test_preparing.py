@@ -337,7 +337,7 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
         ({"fractions": (-0.1, 0.5)}, "two numbers from 0 on whose sum is below 1"),
         ({"max_words": 2}, "max_words=2 leaves no room beside the 2 special words"),
         ({"tokenizer": "klingon"}, "there is no tokenizer 'klingon'"),
-        ({"source": "somewhere"}, "source is not an option for .*a.txt, which is no named corpus"),
+        ({"source": "somewhere"}, "source \\(--from\\) is not an option for .*a.txt, which is no named corpus"),
         ({"workers": -1}, "workers must be a number of processes from 0 to 256, got -1"),
         ({"valid": "nowhere.txt"}, "there is no file nowhere.txt"),
     ],

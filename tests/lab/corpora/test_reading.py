@@ -7,7 +7,7 @@ import lzma
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -143,10 +143,34 @@ def test_zst_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     refuse(path, "to read .zst files, install zstandard")
 
 
-def test_zst_with_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a stand-in that decompresses nothing: the package need not be there for this test."""
+@pytest.fixture
+def zstandard(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The package, which Python 3.14 need not have."""
+    module = pytest.importorskip("zstandard", reason="zstandard is not installed")
     monkeypatch.setitem(sys.modules, "compression.zstd", None)
-    monkeypatch.setitem(sys.modules, "zstandard", SimpleNamespace(open=lambda raw, mode: raw))
+    return module
+
+
+def frames(zstandard: Any, *texts: bytes) -> bytes:
+    return b"".join(zstandard.ZstdCompressor().compress(text) for text in texts)
+
+
+def test_zst_with_many_frames(tmp_path: Path, zstandard: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `zstd` writes it, as pzstd does, and as `cat a.zst b.zst` gives it; read in the smallest of pieces."""
+    text = TEXT.encode()
     path = tmp_path / "a.txt.zst"
-    path.write_text(TEXT)
-    assert b"".join(block.text for block in blocks_of(path)).decode() == TEXT
+    path.write_bytes(frames(zstandard, text[:333], b"", text[333:334], text[334:]))
+    for size in (1, 7, 2**16):
+        monkeypatch.setattr(reading, "_PACKED_BYTES", size)
+        assert b"".join(block.text for block in blocks_of(path)) == text
+
+
+def test_damaged_zst(tmp_path: Path, zstandard: Any) -> None:
+    path = tmp_path / "a.txt.zst"
+    whole = frames(zstandard, TEXT.encode(), TEXT.encode())
+    for cut in (3, len(whole) // 4, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        refuse(path, r"a.txt.zst is damaged or cut short: its last frame does not end\. Get it again")
+    for damaged in (b"this is no archive", whole + b"and what is this?"):
+        path.write_bytes(damaged)
+        refuse(path, "is damaged or cut short: .*Unknown frame descriptor")

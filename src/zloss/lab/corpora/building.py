@@ -172,7 +172,8 @@ def _cut_off(texts: Mapping[str, Piece], recipe: Recipe, numbering: Numbering) -
     if wanted and len(text) and not all(len(piece) for piece in pieces.values()):
         raise CorpusError(
             f"the text of {len(text):,} words has too few lines to cut off {' and '.join(wanted)}: give files for "
-            "them, fractions=(0, 0) for none, or lines=False where the ends of lines mean nothing"
+            "them, fractions=(0, 0) for none (--fractions 0 0), or lines=False where the ends of lines mean nothing "
+            "(--no-lines)"
         )
     return {split: pieces[split] for split in SPLITS if split in pieces}
 

@@ -179,7 +179,7 @@ CATALOGUE: Mapping[str, NamedCorpus] = {
     "fil8": NamedCorpus(
         title="fil8: English Wikipedia, a-z only, one long line; all its words, split 90/5/5 % by position",
         files={"train": ("fil8",)},
-        advice="it cannot be downloaded (no verified address is known); the file is called fil8 or fil8.xz",
+        advice="no verified address is known to download it from; have a file that is called fil8 or fil8.xz",
         recipe=_ONE_LONG_LINE,
         expected_words={"train": 11_319_569, "valid": 628_865, "test": 628_865},  # 12,577,299 in all
         expected_vocabulary=213_271,
@@ -187,7 +187,7 @@ CATALOGUE: Mapping[str, NamedCorpus] = {
     "epd48": NamedCorpus(
         title="epd48: English novels and e-texts, tokenised, lower-cased, one paragraph a line, split by book",
         files={split: (f"epd48.{split}.txt",) for split in SPLITS},
-        advice="it cannot be downloaded (no verified address is known); the files are called epd48.train.txt.xz, ...",
+        advice="no verified address is known to download it from; have files that are called epd48.train.txt.xz, ...",
         expected_words={"train": 45_827_142, "valid": 1_193_277, "test": 1_090_839},
         expected_vocabulary=155_878 + 2,  # <eos>, and <unk> for words that only the other splits have
     ),

@@ -76,6 +76,11 @@ class Corpus:
         """The class of all words that have none of their own."""
         return self._id_of("unknown")
 
+    @property
+    def vocabulary_sha256(self) -> str:
+        """What tells whether classes mean the same words here and elsewhere."""
+        return str(self.manifest["vocabulary"]["sha256"])
+
     def split(self, name: str) -> Tokens:  # (N,)
         """The classes of all words of a split, memory-mapped and read-only."""
         if name not in self.splits:

@@ -1,18 +1,17 @@
 """Downloads that are verified, and archives that are unpacked without trusting the names in them."""
 
-import hashlib
+import http
 import http.client
 import os
 import shutil
 import stat
 import tarfile
-import tempfile
 import urllib.error
 import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO
 
@@ -24,6 +23,8 @@ from zloss.lab.corpora.reading import sha256_of
 Progress = Callable[[str, int, int], None]  # stage, bytes done, bytes in all
 _PIECE_BYTES = 2**20
 _TIMEOUT_S = 60
+_CONNECTIONS = 5  # for one file
+_BROKEN = (ConnectionError, TimeoutError, http.client.HTTPException)
 
 
 def download(item: Download, folder: Path, progress: Progress) -> Path:
@@ -31,15 +32,19 @@ def download(item: Download, folder: Path, progress: Progress) -> Path:
     target = folder / item.file_name
     if target.exists() and sha256_of(target) == item.sha256:
         return target
-    with _explained(item, folder), tempfile.TemporaryDirectory(prefix=".download-", dir=_made(folder)) as beside:
-        partial = Path(beside) / item.file_name
-        sha256 = _fetch(item, partial, progress)
-        if sha256 != item.sha256:
-            raise CorpusError(
-                f"{item.url} is not what it was: its sha256 is {sha256}, expected {item.sha256}. The download was "
-                "thrown away; try again, or get the file elsewhere"
-            )
-        partial.replace(target)
+    partial = folder / f".partial-{item.file_name}"  # one that a killed process left is written over
+    try:
+        with _explained(item, folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            _fetch(item, partial, progress)
+            if (sha256 := sha256_of(partial)) != item.sha256:
+                raise CorpusError(
+                    f"{item.url} is not what it was: its sha256 is {sha256}, expected {item.sha256}. The download was "
+                    "thrown away; try again, or get the file elsewhere"
+                )
+            partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
     return target
 
 
@@ -72,32 +77,47 @@ def unpack(archive: Path, folder: Path, progress: Progress) -> None:
         raise CorpusError(f"cannot unpack {archive} to {folder}: {error.strerror or error}") from error
 
 
-def _fetch(item: Download, target: Path, progress: Progress) -> str:
-    sha256, done = hashlib.sha256(), 0
-    with urllib.request.urlopen(item.url, timeout=_TIMEOUT_S) as response, target.open("wb") as file:
-        while piece := response.read(_PIECE_BYTES):
-            file.write(piece)
-            sha256.update(piece)
-            done += len(piece)
-            progress("download", done, max(done, item.size_bytes))
+def _fetch(item: Download, target: Path, progress: Progress) -> None:
+    """Write the file; where the connection breaks, another one goes on from there."""
+    with target.open("wb") as file:
+        for left in reversed(range(_CONNECTIONS)):
+            try:
+                _receive(item, file, progress)
+                break
+            except _BROKEN:
+                if not left:
+                    raise
         file.flush()
         os.fsync(file.fileno())  # before it gets its name
-    return sha256.hexdigest()
+
+
+def _receive(item: Download, file: IO[bytes], progress: Progress) -> None:
+    """Write what is missing of a file, or all of it anew where the server gives no parts."""
+    request = urllib.request.Request(item.url, headers={"Range": f"bytes={file.tell()}-"} if file.tell() else {})
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
+        if response.status != http.HTTPStatus.PARTIAL_CONTENT:
+            file.seek(0)
+            file.truncate()
+        length = response.headers["Content-Length"]
+        expected = item.size_bytes if length is None else file.tell() + int(length)
+        with suppress(*_BROKEN):  # http.client may just as well end in silence: the size tells
+            while piece := response.read(_PIECE_BYTES):
+                file.write(piece)
+                progress("download", file.tell(), max(file.tell(), item.size_bytes))
+    if file.tell() < expected:
+        raise ConnectionError(f"the connection broke after {file.tell():,} of {expected:,} bytes. Try again")
 
 
 @contextmanager
 def _explained(item: Download, folder: Path) -> Iterator[None]:
     try:
         yield
-    except (urllib.error.URLError, http.client.HTTPException, TimeoutError) as error:
+    except urllib.error.HTTPError as error:
+        raise CorpusError(f"cannot download {item.url}: the server says {error.code} {error.reason}") from error
+    except (urllib.error.URLError, *_BROKEN) as error:
         raise CorpusError(f"cannot download {item.url}: {getattr(error, 'reason', error)}") from error
     except OSError as error:
         raise CorpusError(f"cannot download {item.url} to {folder}: {error.strerror or error}") from error
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def _tar_members(archive: Path) -> Iterator[tuple[str, IO[bytes], int]]:

@@ -145,7 +145,7 @@ def _by_hand(name: str) -> str:
     corpus = CATALOGUE[name]
     if corpus.package:
         return corpus.advice
-    return f"{corpus.advice}, and name the folder where it lies as source (zloss data prepare {name} --source FOLDER)"
+    return f"{corpus.advice}; then name the folder where it lies: zloss data prepare {name} --from FOLDER"
 
 
 def _sentence(text: str) -> str:

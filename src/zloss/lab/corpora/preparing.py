@@ -67,7 +67,7 @@ def prepare(
     )
     if str(name_or_path) not in CATALOGUE:
         job = _Job(_name_of(Path(name_or_path)), replace(_own_recipe(lines, tokenizer), **changes), is_named=False)
-        _refuse_given(f"{name_or_path}, which is no named corpus", source=source)
+        _refuse_given(f"{name_or_path}, which is no named corpus", **{"source (--from)": source})
         files = own_files(Path(name_or_path), _path(valid), _path(test))
     else:
         job = _Job(str(name_or_path), replace(CATALOGUE[str(name_or_path)].recipe, **changes), is_named=True)
@@ -173,7 +173,7 @@ def _check_counts(job: _Job, manifest: Manifest) -> None:
         if found.get(what) != number:
             raise CorpusError(
                 f"{job.name} should have {number:,} {what}, and these files have {found.get(what):,}: they are another "
-                "version. Get the right ones, or take them as they are with check_counts=False"
+                "version. Get the right ones, or take them as they are with check_counts=False (--no-check-counts)"
             )
 
 

@@ -9,6 +9,7 @@ import hashlib
 import importlib
 import io
 import lzma
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ COMPRESSED = (".gz", ".xz", ".zst")
 BLOCK_BYTES = 2**20
 LONGEST_WORD_BYTES = 2**20  # what has no space for longer than that is no text
 _RAW_BYTES = 2**20
+_PACKED_BYTES = 2**16  # some hundred kilobytes of text
+_ZSTD_MODULES = ("compression.zstd", "zstandard")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -141,16 +144,61 @@ def _decompressed(raw: IO[bytes], path: Path) -> IO[bytes]:
 
 def _open_zstd(raw: IO[bytes]) -> IO[bytes]:
     """By the standard library from Python 3.14 on, before that by a package that need not be there."""
-    for name in ("compression.zstd", "zstandard"):
-        try:
-            module = importlib.import_module(name)
-        except ImportError:
-            continue
-        opened: IO[bytes] = module.open(raw, "rb")
+    standard, package = map(_imported, _ZSTD_MODULES)
+    if standard is not None:
+        opened: IO[bytes] = standard.open(raw, "rb")
         return opened
+    if package is not None:
+        return io.BufferedReader(_Frames(raw, package.ZstdDecompressor().decompressobj), _RAW_BYTES)
     raise CorpusError(
         "to read .zst files, install zstandard (pip install zstandard), or decompress them first: zstd -d"
     )
+
+
+def _imported(name: str) -> Any:
+    """The module, None where it is not there."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+class _Frames(io.RawIOBase):
+    """All frames of a .zst file. Files that zstandard opens itself end in silence where the last frame is cut short."""
+
+    def __init__(self, raw: IO[bytes], new_frame: Callable[[], Any]) -> None:
+        self._raw, self._new_frame = raw, new_frame
+        self._frame: Any = None  # None between frames
+        self._packed, self._text = b"", b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._text and self._has_more():
+            self._decompress()
+        count = min(len(buffer), len(self._text))
+        buffer[:count], self._text = self._text[:count], self._text[count:]
+        return count
+
+    def _has_more(self) -> bool:
+        self._packed = self._packed or self._raw.read(_PACKED_BYTES)
+        if self._frame is not None and not self._packed:
+            raise EOFError("its last frame does not end")
+        return bool(self._packed)
+
+    def _decompress(self) -> None:
+        self._frame = self._frame or self._new_frame()
+        self._text = self._frame.decompress(self._packed)
+        self._packed = self._frame.unused_data  # the next frame, where this one has come to its end
+        if self._frame.eof:
+            self._frame = None
+
+
+def _damage() -> tuple[type[Exception], ...]:
+    """What decompressors raise where a file is damaged, of zstd the one that was needed."""
+    of_zstd = (module.ZstdError for name in _ZSTD_MODULES if (module := sys.modules.get(name)) is not None)
+    return (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, *of_zstd)
 
 
 @contextmanager
@@ -160,7 +208,7 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise CorpusError(f"there is no file {path}") from None
-    except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
+    except _damage() as error:
         raise CorpusError(f"{path} is damaged or cut short: {error}. Get it again") from error
     except OSError as error:
         raise CorpusError(f"cannot read {path}: {error.strerror or error}") from error

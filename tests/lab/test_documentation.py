@@ -1,0 +1,66 @@
+"""What docs/lab.md says of corpora, presets and configuration is what the code says."""
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zloss.lab.configuration import to_table
+from zloss.lab.corpora import CATALOGUE
+from zloss.lab.corpora.catalogue import SPLITS
+from zloss.lab.experiments import build_experiment, preset_names
+from zloss.lab.networks import NetworkConfig
+from zloss.lab.training import Experiment, TrainingConfig
+
+TEXT = (Path(__file__).parents[2] / "docs" / "lab.md").read_text(encoding="utf-8")
+ROW = re.compile(r"^\| `(?P<name>[\w.-]+)` \| (?P<cells>.*) \|$", re.MULTILINE)
+TABLES = {"network": NetworkConfig, "training": TrainingConfig}
+KEYS = [f"{table}.{field.name}" for table, config in TABLES.items() for field in dataclasses.fields(config)]
+
+
+def rows(section: str) -> dict[str, list[str]]:
+    """The table of a section: name to the other cells."""
+    text = re.split(r"^## ", TEXT.partition(f"## {section}\n")[2], flags=re.MULTILINE)[0]
+    return {row["name"]: row["cells"].split(" | ") for row in ROW.finditer(text)}
+
+
+def shown(value: Any) -> str:
+    return "none" if value is None else str(value)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_key_has_its_default(key: str) -> None:
+    table, _, name = key.partition(".")
+    default = to_table(Experiment(corpus=""))[table][name]
+    assert rows("Configuration")[key][0] == ("factored Z-loss" if key == "network.head" else shown(default))
+
+
+def test_there_are_no_other_keys() -> None:
+    assert list(rows("Configuration")) == ["device", *KEYS]
+    assert rows("Configuration")["device"][0] == Experiment(corpus="").device
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_presets(name: str) -> None:
+    built = build_experiment("", preset_name=name)
+    network, training, head = built.network, built.training, built.network.head
+    assert (head.head, head.loss) == ("factored", "z_loss")
+    assert rows("Presets")[name] == [
+        f"[{network.context} * {network.embedding}, {', '.join(map(str, network.hidden))}]",
+        str(training.batch_size),
+        training.mode,
+        f"{head.options['a']:g}, {head.options['b']:g}",
+        f"{training.lr:g}, {training.output_lr:g}",
+        str(training.epochs),
+    ]
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_corpora(name: str) -> None:
+    entry = CATALOGUE[name]
+    _, words, vocabulary, _ = rows("Corpora")[name]
+    expected = (entry.expected_words.get(split) for split in SPLITS)
+    assert words == " / ".join("unknown" if number is None else f"{number:,}" for number in expected)
+    assert vocabulary == f"{entry.expected_vocabulary:,}"
