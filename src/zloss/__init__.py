@@ -1,5 +1,6 @@
 """zloss: classifiers with a huge number of classes, trained at a cost that does not depend on their number."""
 
+from zloss.capture import CapturedStep as CapturedStep
 from zloss.heads import AdaptiveSoftmax as AdaptiveSoftmax
 from zloss.heads import Clustering as Clustering
 from zloss.heads import DenseOutput as DenseOutput

@@ -97,7 +97,9 @@ class RowSGD(_PlainSGD):
     """Plain SGD on parameters whose gradients may be row-sparse: `torch.optim.SGD(parameters, lr)`, made for them.
 
     A coalesced sparse gradient, like that of `HierarchicalSoftmax`, is added on a GPU in one pass over its rows, twice
-    as fast as torch's own addition. Others go torch's way.
+    as fast as torch's own addition. One of float32 with repeated rows, like that of `nn.Embedding(sparse=True)`, takes
+    one pass too, with the sums of such rows in no fixed order; not where torch is asked for deterministic algorithms.
+    Others go torch's way.
 
     >>> head = zloss.HierarchicalSoftmax(8, 100)
     >>> optimizer = RowSGD(head.parameters(), lr=0.1)
@@ -113,15 +115,18 @@ class RowSGD(_PlainSGD):
 
 
 def _subtract(parameter: Tensor, grad: Tensor, lr: float) -> None:
-    if grad.is_sparse and grad.is_coalesced() and _suits_kernel(parameter):
-        kernels.load("row_update").add_rows_(parameter, grad.indices()[0], grad.values(), -lr)
+    if grad.is_sparse and _suits_kernel(parameter, grad):
+        rows, values = grad._indices()[0], grad._values()
+        kernels.load("row_update").add_rows_(parameter, rows, values, -lr, repeated=not grad.is_coalesced())
     else:
         parameter.add_(grad, alpha=-lr)
 
 
-def _suits_kernel(parameter: Tensor) -> bool:
+def _suits_kernel(parameter: Tensor, grad: Tensor) -> bool:
     is_plain = parameter.dim() == 2 and parameter.is_contiguous() and parameter.dtype != torch.float64
-    return is_plain and parameter.device.type == "cuda" and kernels.available()
+    if not grad.is_coalesced():  # repeated rows are added by atomic additions
+        is_plain &= parameter.dtype == torch.float32 and not torch.are_deterministic_algorithms_enabled()
+    return is_plain and grad.sparse_dim() == 1 and parameter.device.type == "cuda" and kernels.available()
 
 
 @torch.no_grad()

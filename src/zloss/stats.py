@@ -40,13 +40,14 @@ class SphericalStats:
     Prefer `from_logits` or `from_moments`, which do not lose the variance to cancellation.
     """
 
-    __slots__ = ("mean", "num_classes", "scatter", "target", "valid")
+    __slots__ = ("mean", "num_classes", "once_differentiable", "scatter", "target", "valid")
 
     target: Tensor  # (B,) or (B, K)
     mean: Tensor  # (B,)
     scatter: Tensor  # (B,) sum of squared deviations from the mean
     num_classes: int
     valid: Tensor  # as target, bool
+    once_differentiable: bool  # whoever made them has a first derivative only: a loss needs no second one
 
     def __init__(
         self,
@@ -70,11 +71,16 @@ class SphericalStats:
         num_classes: int,
         *,
         valid: Tensor | None = None,
+        once_differentiable: bool = False,
     ) -> "SphericalStats":
-        """Statistics from the mean and the sum of squared deviations, which lose nothing to cancellation."""
+        """Statistics from the mean and the sum of squared deviations, which lose nothing to cancellation.
+
+        Say `once_differentiable=True` where they are the output of a function that has no second derivative: a loss may
+        then compute its own first derivatives by the way, in fewer launches.
+        """
         _check_shapes(target, mean, scatter, num_classes, valid)
         stats = cls.__new__(cls)
-        stats._set(target, mean, scatter, num_classes, valid)
+        stats._set(target, mean, scatter, num_classes, valid, once_differentiable)
         return stats
 
     @classmethod
@@ -94,9 +100,18 @@ class SphericalStats:
         own, valid = own.reshape(target.shape), targets.valid.reshape(target.shape)
         return cls.from_moments(own, mean, scatter, logits.shape[1], valid=valid)
 
-    def _set(self, target: Tensor, mean: Tensor, scatter: Tensor, num_classes: int, valid: Tensor | None) -> None:
+    def _set(
+        self,
+        target: Tensor,
+        mean: Tensor,
+        scatter: Tensor,
+        num_classes: int,
+        valid: Tensor | None,
+        once_differentiable: bool = False,
+    ) -> None:
         self.target, self.mean, self.scatter, self.num_classes = target, mean, scatter, num_classes
         self.valid = torch.ones_like(target, dtype=torch.bool) if valid is None else valid
+        self.once_differentiable = once_differentiable
 
     @property
     def sum(self) -> Tensor:  # (B,)

@@ -55,6 +55,15 @@ def parse_targets(target: Tensor, num_rows: int, num_classes: int, ignore_index:
     tensor([[ True],
             [False]])
     """
+    index = target_columns(target, num_rows)
+    valid = index != ignore_index
+    index = torch.where(valid, index, 0)
+    clamped = index.clamp(0, num_classes - 1)
+    return Targets(index=clamped, valid=valid, out_of_range=(index != clamped).any())
+
+
+def target_columns(target: Tensor, num_rows: int) -> Tensor:  # (B,) or (B, K) -> (B, K) int64
+    """Check shape and dtype of `target`, and bring it into one of each."""
     if not isinstance(target, Tensor):
         raise ValueError(f"target must be a tensor of class indices, got {type(target).__name__}")
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
@@ -66,10 +75,7 @@ def parse_targets(target: Tensor, num_rows: int, num_classes: int, ignore_index:
     index = target.long() if target.dim() == 2 else target.long()[:, None]
     if index.shape[1] == 0:
         raise ValueError("target has no columns: give at least one per example, ignore_index where there is none")
-    valid = index != ignore_index
-    index = torch.where(valid, index, 0)
-    clamped = index.clamp(0, num_classes - 1)
-    return Targets(index=clamped, valid=valid, out_of_range=(index != clamped).any())
+    return index
 
 
 def checked_targets(target: Tensor | Targets, num_rows: int, num_classes: int, ignore_index: int) -> Targets:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import zloss
 from tests.gpu import no_synchronisation
 from zloss.heads.config import HEADS
-from zloss.lab.networks import EMBEDDING_SCALE, PRESETS, NetworkConfig, NgramNetwork, Tf32Linear
+from zloss.lab.networks import EMBEDDING_SCALE, PRESETS, NetworkConfig, NgramNetwork, RectifiedLinear
 
 CLASSES, CONTEXT, ROWS = 40, 3, 12
 COUNTS = torch.arange(CLASSES, 0, -1)
@@ -111,7 +111,7 @@ def test_activations_of_all_layers_are_of_the_size_of_the_embeddings() -> None:
     h = network.embedding(torch.randint(1000, (500, 6))).flatten(1)
     for layer in network.layers:
         assert h.square().mean().sqrt().item() == pytest.approx(EMBEDDING_SCALE, rel=0.2)
-        h = F.relu(layer(h))
+        h = layer(h)
     assert h.square().mean().sqrt().item() == pytest.approx(EMBEDDING_SCALE, rel=0.2)
 
 
@@ -206,6 +206,11 @@ def test_learning_rates_go_to_their_layers() -> None:
     assert [o.param_groups[0]["lr"] for o in build(small()).optimizers("adam", lr=0.1)] == [0.1, 0.1, 0.1]
 
 
+def test_hidden_layers_take_their_step_in_one_launch_on_a_gpu(device: torch.device) -> None:
+    _, dense, _ = build(small(), device).optimizers(lr=0.1)
+    assert dense.param_groups[0]["fused"] == (True if device.type == "cuda" else None)
+
+
 @every_trunk
 def test_weight_decay_is_for_dense_layers(trunk: Any) -> None:
     rows, dense, head = build(small()).optimizers(trunk, lr=0.1, weight_decay=0.01, output_weight_decay=0.02)
@@ -266,19 +271,32 @@ def test_bfloat16_is_for_the_trunk_only(head: str, device: torch.device) -> None
         optimizer.step()
 
 
-def test_tf32_is_linear_and_leaves_the_setting_alone(device: torch.device) -> None:
-    layer = Tf32Linear(6, 4, device=device, dtype=torch.float64)
-    plain = nn.Linear(6, 4, device=device, dtype=torch.float64)
-    plain.load_state_dict(layer.state_dict())
+@pytest.mark.parametrize("tf32", [True, False])
+def test_a_hidden_layer_is_its_definition_and_leaves_the_setting_alone(tf32: bool, device: torch.device) -> None:
+    layer = RectifiedLinear(6, 4, tf32=tf32, device=device, dtype=torch.float64)
     x = torch.randn(5, 6, device=device, dtype=torch.float64, requires_grad=True)
     matmul: Any = torch.backends.cuda.matmul
     before = matmul.fp32_precision if hasattr(torch.backends, "fp32_precision") else matmul.allow_tf32
-    torch.testing.assert_close(layer(x), plain(x))
+    expected = F.relu(F.linear(x, layer.weight, layer.bias))
+    assert 0 < int((expected == 0).sum()) < expected.numel(), "some of each kind"
+    torch.testing.assert_close(layer(x), expected)
     assert torch.autograd.gradcheck(lambda x, w, b: torch.func.functional_call(layer, {"weight": w, "bias": b}, x), (
         x, layer.weight, layer.bias
     ))  # fmt: skip
     after = matmul.fp32_precision if hasattr(torch.backends, "fp32_precision") else matmul.allow_tf32
     assert after == before
+
+
+def test_a_hidden_layer_does_not_hide_what_is_not_a_number(device: torch.device) -> None:
+    """Training is stopped by a loss that is none."""
+    layer = RectifiedLinear(6, 4, device=device)
+    with torch.no_grad():
+        layer.weight[2, 3] = torch.nan
+    y = layer(torch.ones(5, 6, device=device))
+    assert y.isnan().sum(0).tolist() == [0, 0, 5, 0]
+    y.backward(torch.ones_like(y))
+    assert layer.bias.grad is not None
+    assert layer.bias.grad[2] == 5, "as of torch's own"
 
 
 def test_tf32_rounds_the_trunk_on_a_gpu(cuda: torch.device) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,9 +17,10 @@ import torch
 
 from zloss.heads import HeadConfig
 from zloss.lab.configuration import to_table
-from zloss.lab.corpora import prepare
+from zloss.lab.corpora import Corpus, prepare
+from zloss.lab.models import TrainedModel
 from zloss.lab.networks import NetworkConfig
-from zloss.lab.runs import Run, RunError
+from zloss.lab.runs import Checkpoint, Run, RunError
 from zloss.lab.training import DivergedError, Experiment, Progress, Schedule, TrainingConfig, fit, resumed
 
 SENTENCES = ("the cat sat on the mat .", "the dog ate the cat .", "a bird saw the dog on a mat .", "a cat saw a bird .")
@@ -142,13 +144,65 @@ def test_killed_at_a_random_moment(corpus: Path, tmp_path: Path) -> None:
     assert_same_end(fit(config, run.folder, resume=True), whole)
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_killed_while_the_best_is_saved(
+    moment: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark of the best is in its checkpoint: it is there with it, or not at all, and is never thrown away."""
+    config = experiment(corpus, steps=100, validate_every=10, keep=1)
+    whole = fit(config, tmp_path / "whole")
+    best = whole.best_step
+    assert best is not None
+    assert 10 < best < 100, "not a case"
+    write = Run.save
+
+    def killed(run: Run, checkpoint: Checkpoint, *, keep: int) -> None:
+        if checkpoint.step != best:
+            return write(run, checkpoint, keep=keep)
+        if moment == "after":
+            with monkeypatch.context() as patch:
+                patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # nothing old is removed either
+                write(run, checkpoint, keep=keep)
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr(Run, "save", killed)
+    with pytest.raises(RuntimeError, match="killed"):
+        fit(config, tmp_path / "run")
+    monkeypatch.undo()
+    broken = Run.open(tmp_path / "run")
+    known = broken.best_step
+    assert known == best if moment == "after" else known is not None and known < best
+    assert known in broken.steps()
+    run = fit(config, tmp_path / "run", resume=True)
+    assert_same_end(run, whole)
+    assert (run.best_step, run.steps()) == (best, whole.steps())
+
+
+def test_a_run_of_an_early_version_goes_on(corpus: Path, tmp_path: Path) -> None:
+    """Its checkpoints do not know the best: a file beside them did."""
+    run = fit(experiment(corpus), tmp_path / "run")
+    best = run.best_step
+    for step in run.steps():
+        path = run.folder / "checkpoints" / f"{step:09d}" / "state.json"
+        state = json.loads(path.read_text())
+        del state["schedule"]["best_step"]
+        path.write_text(json.dumps(state))
+    (run.folder / "best.json").write_text(json.dumps({"step": best, "score": 0.5}))
+    longer = experiment(corpus, steps=61, score="top_1_error")
+    (run.folder / "config.json").write_text(json.dumps(to_table(longer)))
+    fit(longer, run.folder, resume=True)
+    assert run.best_step in (best, 61)
+    assert run.load(run.best_step).state["schedule"]["best"] is not None
+
+
 def test_rates_fall_when_the_score_stops_improving() -> None:
     config = TrainingConfig(patience=1, lr_factor=0.5, stop_after=2)
     schedule = Schedule()
-    assert [schedule.update(score, config) for score in (3.0, 2.0, 2.5, 2.0, 2.5, 1.0, 1.0, 1.0)] == [
+    scores = (3.0, 2.0, 2.5, 2.0, 2.5, 1.0, 1.0, 1.0)
+    assert [schedule.update(score, step, config) for step, score in enumerate(scores)] == [
         True, True, False, False, False, True, False, False,
     ]  # fmt: skip
-    assert (schedule.factor, schedule.lowered, schedule.best) == (0.25, 1, 1.0)
+    assert (schedule.factor, schedule.lowered, schedule.best, schedule.best_step) == (0.25, 1, 1.0, 5)
 
 
 def test_training_stops_early(corpus: Path, tmp_path: Path) -> None:
@@ -158,9 +212,19 @@ def test_training_stops_early(corpus: Path, tmp_path: Path) -> None:
 
 
 def test_a_diverging_run_says_so(corpus: Path, tmp_path: Path) -> None:
-    config = experiment(corpus, head=HeadConfig(head="dense", loss="squared_error"), lr=1e4, output_lr=1e4, log_every=1)
-    with pytest.raises((DivergedError, ValueError), match=r"the loss is (nan|inf) at step|NaN or an infinity"):
-        fit(config, tmp_path / "run")
+    """Where the loss is no number, and where a layer refuses what the one below gives it."""
+    good = experiment(corpus, log_every=1, checkpoint_every=1)
+    head = HeadConfig(head="dense", loss="squared_error")
+    for name, bad in {
+        "loss": experiment(corpus, head=head, lr=1e-9, output_lr=1e30, log_every=1, checkpoint_every=1),
+        "layer": dataclasses.replace(good, training=dataclasses.replace(good.training, lr=1e30)),
+    }.items():
+        with pytest.raises(
+            DivergedError, match=r"step \d+: (the loss is|h has a NaN|step refused).*\. Lower the learning rates .*last"
+        ):
+            fit(bad, tmp_path / name)
+        last = Run.open(tmp_path / name).load()
+        assert all(tensor.isfinite().all() for tensor in last.tensors.values()), "what has diverged is not kept"
 
 
 def test_mistakes(corpus: Path, tmp_path: Path) -> None:
@@ -178,10 +242,19 @@ def test_mistakes(corpus: Path, tmp_path: Path) -> None:
 
 
 def test_a_vocabulary_that_does_not_fit(corpus: Path, tmp_path: Path) -> None:
+    """Of another size, or of the same with other words."""
     run = fit(experiment(corpus, steps=4), tmp_path / "run")
-    (tmp_path / "text.txt").write_text("other words entirely\n" * 300)
-    prepare(tmp_path / "text.txt", tmp_path / "prepared", fractions=(0.1, 0.1))
-    table = run.config | {"corpus": str(tmp_path / "prepared"), "training": run.config["training"] | {"steps": 8}}
-    (run.folder / "config.json").write_text(json.dumps(table))
-    with pytest.raises(RunError, match=r"the checkpoint has \d+ classes, the vocabulary \d+"):
-        fit(resumed(run.folder), run.folder, resume=True)
+    words = Corpus.open(corpus).vocabulary.words
+    texts = {"fewer": "other words entirely\n" * 300, "others": " ".join(words[1:]).upper() + "\n"}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.txt").write_text(text * 300)
+        other = prepare(tmp_path / f"{name}.txt", tmp_path / name, fractions=(0.1, 0.1))
+        assert (len(other.vocabulary) == len(words)) == (name == "others")
+        table = run.config | {"corpus": str(other.folder), "training": run.config["training"] | {"steps": 8}}
+        (run.folder / "config.json").write_text(json.dumps(table))
+        message = r"the checkpoint has \d+ classes, the vocabulary \d+, or other words: .* not the corpus that the run"
+        with pytest.raises(RunError, match=message):
+            fit(resumed(run.folder), run.folder, resume=True)
+        with pytest.raises(RunError, match=message):
+            TrainedModel.load(run.folder)
+    assert run.steps() == [4]

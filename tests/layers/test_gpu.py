@@ -134,5 +134,5 @@ def test_results_are_not_read_over_a_fault(layer: zloss.FactoredLinear) -> None:
 
 def test_many_steps_ahead_the_host_waits(layer: zloss.FactoredLinear) -> None:
     train_steps(layer, 100)
-    reports = layer._monitor._reports
+    reports = layer._reports
     assert len(reports._pending) <= reports.DEPTH

@@ -104,6 +104,10 @@ class AdaptiveSoftmax(Head):
             self.order = ClassOrder.by_frequency(counts.to(self.reference_weight.device))
 
     @property
+    def is_capturable(self) -> bool:
+        return False  # torch's waits to learn which clusters have targets
+
+    @property
     def cutoffs(self) -> list[int]:
         """Where the classes, by frequency, are cut into the shortlist and the clusters."""
         return self.softmax.cutoffs[:-1]

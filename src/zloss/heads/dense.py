@@ -70,6 +70,10 @@ class DenseOutput(LinearHead):
             )
         return admitted.conclude(self.loss(logits, admitted.targets.to_tensor(self.ignore_index)))
 
+    @property
+    def is_capturable(self) -> bool:
+        return self.softmax in ("logits", "linear_cross_entropy")  # of the others we do not know
+
     def _softmax_loss(self, loss: SoftmaxCrossEntropy, admitted: Admitted, row_weight: Tensor | None) -> Tensor:
         targets, classes = admitted.targets, self.linear.weight
         cross_entropy = find_cross_entropy(self.softmax, classes.device)

@@ -64,6 +64,11 @@ class Head(nn.Module, ABC):
         return True
 
     @property
+    def is_capturable(self) -> bool:
+        """Whether a training step on a GPU never waits for it, so that `zloss.CapturedStep` can capture it."""
+        return True
+
+    @property
     def reference_weight(self) -> Tensor:
         """A parameter that says where the head is and in which dtype, (anything, H)."""
         return next(self.parameters())

@@ -86,6 +86,10 @@ class HierarchicalSoftmax(Head):
         self.member_bias = nn.Parameter(torch.empty(num_classes, device=device, dtype=dtype)) if bias else None
         self.reset_parameters()
 
+    @property
+    def is_capturable(self) -> bool:
+        return not self.exact_rows
+
     def reset_parameters(self) -> None:
         """Draw new weights, distributed as those of `nn.Linear`."""
         self.clusters.reset_parameters()

@@ -57,6 +57,10 @@ class SphericalOutput(Head):
         return self.loss.is_likelihood
 
     @property
+    def is_capturable(self) -> bool:
+        return self.layer.uses_kernels if isinstance(self.layer, FactoredLinear) else True
+
+    @property
     def reference_weight(self) -> Tensor:
         return self.layer.V if isinstance(self.layer, FactoredLinear) else self.layer.linear.weight
 

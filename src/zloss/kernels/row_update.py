@@ -1,8 +1,9 @@
 """Add rows to some rows of a matrix, in one pass: what a step of SGD does with a row-sparse gradient.
 
-It stands for `matrix.index_add_(0, rows, values, alpha=scale)` where no row occurs twice, which spares the atomic
-additions that torch must use because rows might. Computes in float32: Triton takes no other number from the host, so
-float64 is left to torch.
+It stands for `matrix.index_add_(0, rows, values, alpha=scale)`. Where no row occurs twice this spares the atomic
+additions that torch must use because rows might. Where rows may be repeated, like words in the gradient of an
+embedding, additions are atomic here too: sums of repeated rows are taken in no fixed order, and their last bits differ
+from run to run. Computes in float32: Triton takes no other number from the host, so float64 is left to torch.
 
 Shape letters: C rows of the matrix, H width, R rows to add.
 """
@@ -15,33 +16,62 @@ from torch import Tensor
 
 # What one program moves: measured on an H200 at R = 178,000, H = 512.
 _ROWS, _COLUMNS, _WARPS = 8, 512, 4
+# Gradients of embeddings have few rows: smaller programs, so that there are enough to keep the device busy.
+_REPEATED_ROWS = 2
 
 
 def add_rows_(
     matrix: Tensor,  # (C, H)
-    rows: Tensor,  # (R,) int64, each at most once
+    rows: Tensor,  # (R,) int64
     values: Tensor,  # (R, H)
     scale: float,
+    *,
+    repeated: bool = False,
 ) -> None:
-    """`matrix[rows] += scale * values`."""
+    """`matrix[rows] += scale * values`, all of them; rows may occur several times if `repeated`, in float32 only."""
     num, width = values.shape
     if not matrix.is_contiguous():
         raise ValueError(f"the matrix must be contiguous, got strides {matrix.stride()}")
+    if repeated and matrix.dtype != torch.float32:
+        raise ValueError(f"repeated rows can be added to a float32 matrix only, got {matrix.dtype}")
     if num:
+        each = _REPEATED_ROWS if repeated else _ROWS
         with torch.cuda.device_of(matrix):
-            columns = min(_COLUMNS, 1 << (width - 1).bit_length())
-            _add_rows[(-(-num // _ROWS),)](
-                matrix, rows, values.contiguous(), scale, num, H=width, ROWS=_ROWS, COLUMNS=columns, num_warps=_WARPS
+            _add_rows[(-(-num // each),)](
+                matrix,
+                rows.contiguous(),
+                values.contiguous(),
+                scale,
+                num,
+                H=width,
+                REPEATED=repeated,
+                ROWS=each,
+                COLUMNS=min(_COLUMNS, 1 << (width - 1).bit_length()),
+                num_warps=_WARPS,
             )
 
 
 @triton.jit
-def _add_rows(matrix, rows, values, scale, R, H: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def _add_rows(
+    matrix,
+    rows,
+    values,
+    scale,
+    R,
+    H: tl.constexpr,
+    REPEATED: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
     r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     row = tl.load(rows + r, mask=r < R, other=0)
     for start in range(0, H, COLUMNS):
         c = start + tl.arange(0, COLUMNS)
         inside = (r < R)[:, None] & (c < H)[None, :]
         here = matrix + row[:, None] * H + c[None, :]
-        change = tl.load(values + r[:, None] * H + c[None, :], mask=inside)
-        tl.store(here, tl.load(here, mask=inside).to(tl.float32) + scale * change.to(tl.float32), mask=inside)
+        change = scale * tl.load(values + r[:, None] * H + c[None, :], mask=inside).to(tl.float32)
+        if REPEATED:
+            # Nothing is read in this launch that another program wrote: no order of memory is needed.
+            tl.atomic_add(here, change, mask=inside, sem="relaxed")
+        else:
+            tl.store(here, tl.load(here, mask=inside).to(tl.float32) + change, mask=inside)

@@ -24,8 +24,10 @@ from typing import Any, Literal, get_args
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.optim import SGD, Adam, Optimizer, SparseAdam
 
+from zloss import kernels
 from zloss.heads import Head, HeadConfig
 from zloss.heads.config import check_name
 from zloss.optim import RowSGD
@@ -109,8 +111,10 @@ class NgramNetwork(nn.Module):
         super().__init__()
         self.config, self.num_classes = config, num_classes
         self.embedding = nn.Embedding(num_classes, config.embedding, sparse=True, device=device)
-        linear = Tf32Linear if config.precision == "tf32" else nn.Linear
-        self.layers = nn.ModuleList(linear(*widths, device=device) for widths in pairwise(config.sizes))
+        tf32 = config.precision == "tf32"
+        self.layers = nn.ModuleList(
+            RectifiedLinear(*widths, tf32=tf32, device=device) for widths in pairwise(config.sizes)
+        )
         self.dropout = nn.Dropout(config.dropout)
         self.head: Head = config.head.build(config.sizes[-1], num_classes, counts=counts, device=device)
         self.reset_trunk()
@@ -139,7 +143,7 @@ class NgramNetwork(nn.Module):
         h = self.embedding(context).flatten(1)
         with self._products(h.device):
             for layer in self.layers:
-                h = self.dropout(F.relu(layer(h)))
+                h = self.dropout(layer(h))
         result: Tensor = h.float()
         return result
 
@@ -170,9 +174,12 @@ class NgramNetwork(nn.Module):
         check_name("optimizer", trunk, get_args(TrunkOptimizer))
         rows, dense = list(self.embedding.parameters()), list(self.layers.parameters())
         optimizers: list[Optimizer] = [RowSGD(rows, lr) if trunk == "sgd" else SparseAdam(rows, lr)]
-        if dense:
-            make = SGD if trunk == "sgd" else Adam
-            optimizers.append(make(dense, lr=lr, weight_decay=weight_decay))
+        if dense and trunk == "sgd":
+            # Weight decay in the same launch.
+            fused = True if dense[0].is_cuda else None
+            optimizers.append(SGD(dense, lr=lr, weight_decay=weight_decay, fused=fused))
+        elif dense:
+            optimizers.append(Adam(dense, lr=lr, weight_decay=weight_decay))
         output_lr = lr if output_lr is None else output_lr
         return [*optimizers, self.head.sgd(output_lr, weight_decay=output_weight_decay)]
 
@@ -196,41 +203,74 @@ class NgramNetwork(nn.Module):
         return f"sizes={[*self.config.sizes, self.num_classes]}, precision={self.config.precision}"
 
 
-class Tf32Linear(nn.Linear):
-    """`nn.Linear` with products in TF32 where the device has it, forward and backward, whatever the global setting is.
+class RectifiedLinear(nn.Linear):
+    """A hidden layer, `F.relu(F.linear(x, weight, bias))`.
 
-    The setting is global in torch. Here it holds during these products only, so that the head keeps its precision.
+    Args:
+        in_features: width of x.
+        out_features: width of the layer.
+        tf32: products in TF32 where the device has it, forward and backward, whatever the global setting is. That is
+            global in torch; here it holds during these products only, so that the head keeps its precision.
+        device: where it is made.
+        dtype: of the parameters.
     """
 
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        tf32: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(in_features, out_features, device=device, dtype=dtype)
+        self.tf32 = tf32
+
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = _Tf32Product.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
-        return result
+        if torch.is_autocast_enabled(x.device.type):
+            return F.relu(super().forward(x))
+        y: Tensor = _Rectified.apply(x, self.weight, self.bias, self.tf32)  # type: ignore[no-untyped-call]
+        return y
 
 
-class _Tf32Product(torch.autograd.Function):
-    """`F.linear`."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        with _tf32():
-            return F.linear(x, weight, bias)
+class _Rectified(torch.autograd.Function):
+    """`F.relu(F.linear(x, weight, bias))` with few launches: the product adds the bias, and one takes both back."""
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        x, weight = ctx.saved_tensors
-        with _tf32():
-            return grad @ weight, grad.T @ x, grad.sum(0)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, tf32: bool) -> Tensor:
+        with _tf32(tf32):
+            y = F.linear(x, weight, bias).relu_()
+        ctx.save_for_backward(x, weight, y)
+        ctx.tf32 = tf32
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        x, weight, y = ctx.saved_tensors
+        grad, grad_bias = _grad_through_relu(grad, y)
+        with _tf32(ctx.tf32):
+            return grad @ weight, grad.T @ x, grad_bias, None
+
+
+def _grad_through_relu(grad: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Of what y is rectified from, and its sum over the examples, which is the gradient of the bias."""
+    if grad.device.type == "cuda" and kernels.available():
+        masked, total = kernels.load("rectified").grad_through_relu(grad, y)
+        return masked, total
+    masked = grad.masked_fill(y <= 0, 0)
+    return masked, masked.sum(0)
 
 
 @contextmanager
-def _tf32() -> Iterator[None]:
+def _tf32(wanted: bool) -> Iterator[None]:
     switches: Any = torch.backends
     has_new_switch = hasattr(switches, "fp32_precision")  # torch 2.9; it must not be mixed with the old one
     name, tf32 = ("fp32_precision", "tf32") if has_new_switch else ("allow_tf32", True)
     matmul = switches.cuda.matmul
     before = getattr(matmul, name)
-    if before == tf32:
+    if before == tf32 or not wanted:
         yield
         return
     setattr(matmul, name, tf32)

@@ -4,7 +4,8 @@
     context, target = batches.batch(epoch=0, index=17)      # (B, n), (B,): a pure function of seed, epoch and index
 
 Nothing is prepared but the tokens themselves, in the narrow type of their file: contexts are cut out of them on the
-device, batch by batch, without a loop over examples. On a CPU the array is used where it is, memory-mapped or not.
+device, batch by batch, without a loop over examples. On a CPU the array is used where it is, memory-mapped or not; on
+a GPU a batch is one launch where Triton is installed.
 
 Two modes. **Running** text: example t predicts token t + n from the n before it, across the ends of sentences. By
 **sentence**: every token is predicted, from the words of its own sentence alone, with `padding` for those that would
@@ -25,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zloss import kernels
 from zloss.lab.permutation import Permutation
 
 Mode = Literal["running", "sentence"]
@@ -170,13 +172,28 @@ class NgramBatches:
 
     def at(self, index: int | Tensor) -> Batch:
         """A batch of the epoch that was started. An index on the device, () int64, is not checked: a full batch."""
-        rows = self._rows
+        rows = self.batch_size
         if not isinstance(index, Tensor):
             if not 0 <= index < len(self):
                 raise ValueError(f"there are {len(self)} batches an epoch, got index {index}")
-            rows = rows[: self.examples - index * self.batch_size]
-        positions = index * self.batch_size + rows
+            rows = min(rows, self.examples - index * self.batch_size)
+        if self.device.type == "cuda" and kernels.available():
+            return self._in_one_launch(index, rows)
+        positions = index * self.batch_size + self._rows[:rows]
         return self.ngrams.read(positions if self._order is None else self._order(positions))
+
+    def _in_one_launch(self, index: int | Tensor, rows: int) -> Batch:
+        ngrams = self.ngrams
+        batch: Batch = kernels.load("ngrams").batch(
+            ngrams.tokens,
+            index if isinstance(index, Tensor) else torch.full((), index, device=self.device),
+            rows=rows,
+            batch_size=self.batch_size,
+            context=ngrams.context,
+            order=None if self._order is None else self._order.tables,
+            ends=None if ngrams.mode == "running" else (ngrams.boundary, ngrams.padding),
+        )
+        return batch
 
     def in_order(self, *, batch_size: int | None = None) -> "NgramBatches":
         """All examples of the same text in its order, for evaluation. Shares the tokens."""

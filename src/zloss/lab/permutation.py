@@ -54,6 +54,11 @@ class Permutation:
         self._returns.copy_(_returns(digits, self.size))
         self.epoch = epoch
 
+    @property
+    def tables(self) -> tuple[Tensor, Tensor]:  # (rounds, a), (a^2 - N,)
+        """All that a kernel needs to know: the tables F_r, and where the images from N on end up."""
+        return self._digits, self._returns
+
     def __call__(self, positions: Tensor) -> Tensor:  # int64, of any shape
         """What stands at these positions, each of them in [0, N)."""
         image = _mixed(positions, self._digits)

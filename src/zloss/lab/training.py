@@ -53,6 +53,7 @@ class TrainingConfig:
     checkpoint_every: int = 1000  # steps
     keep: int = 2  # checkpoints, beside the best
     log_every: int = 100  # steps
+    graph: bool = True  # on a GPU, replay the whole step as a CUDA graph wherever nothing in it waits for the device
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -80,13 +81,14 @@ class Schedule:
 
     factor: float = 1.0  # of the learning rates
     best: float | None = None
+    best_step: int | None = None
     waiting: int = 0  # validations since the best
     lowered: int = 0  # times since the best
 
-    def update(self, score: float, config: TrainingConfig) -> bool:
+    def update(self, score: float, step: int, config: TrainingConfig) -> bool:
         """Take note of a validation score, lower being better; returns whether it is the best so far."""
         if self.best is None or score < self.best:
-            self.best, self.waiting, self.lowered = score, 0, 0
+            self.best, self.best_step, self.waiting, self.lowered = score, step, 0, 0
             return True
         self.waiting += 1
         if self.waiting > config.patience:
@@ -132,6 +134,10 @@ def fit(config: Experiment, folder: Path, *, resume: bool = False, watch: Watche
         run.forget_after(0)
     try:
         trainer.train()
+    except RunError:
+        raise
+    except ValueError as error:  # of a layer that was given numbers beyond reason
+        raise trainer.diverged(str(error)) from error
     finally:
         run.close()
     return run
@@ -149,7 +155,7 @@ class Trainer:
         self.config, self.run, self.watch = config, run, watch
         self.device = device_of(config.device)
         torch.manual_seed(config.training.seed)
-        corpus = Corpus.open(Path(config.corpus))
+        corpus = self.corpus = Corpus.open(Path(config.corpus))
         self.batches = batches_of(corpus, "train", config, self.device)
         self.validation = batches_of(corpus, "valid", config, self.device, shuffle=False)
         self.network = build_network(config, corpus, self.device)
@@ -159,6 +165,9 @@ class Trainer:
         self._check_score()
         self.schedule, self.step = Schedule(), 0
         self._since = (time.perf_counter(), 0)
+        # The next batch by its index on the device, where a captured step counts it up, and which step that would be.
+        self._index, self._next = torch.zeros((), dtype=torch.long, device=self.device), -1
+        self._replayed = zloss.CapturedStep(self._take_indexed_step, optimizers=self.optimizers)
 
     def _check_score(self) -> None:
         """A score that does not exist would otherwise be found out at the first validation."""
@@ -186,7 +195,31 @@ class Trainer:
     def take_step(self) -> Tensor:
         """One step of all optimizers; the loss stays on the device."""
         epoch, index = divmod(self.step, len(self.batches))
-        context, target = self.batches.batch(epoch, index)
+        if self.is_captured:
+            if index == 0 or self.step != self._next:
+                self.batches.start(epoch)
+                self._index.fill_(index)
+            loss, self._next = self._replayed(), self.step + 1
+        else:
+            loss = self._learn(*self.batches.batch(epoch, index))
+        self.step += 1
+        return loss
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether steps are replayed from a CUDA graph: nothing in them may wait for the device, as sparse Adam does,
+        and the norm of a row-sparse gradient.
+        """
+        training = self.config.training
+        never_waits = training.optimizer == "sgd" and training.clip is None and self.network.head.is_capturable
+        return training.graph and self.device.type == "cuda" and never_waits
+
+    def _take_indexed_step(self) -> Tensor:
+        batch = self.batches.at(self._index)
+        self._index.add_(1)
+        return self._learn(*batch)
+
+    def _learn(self, context: Tensor, target: Tensor) -> Tensor:
         self.network.train()
         loss: Tensor = self.network(context, target)
         loss.backward()
@@ -196,7 +229,6 @@ class Trainer:
             optimizer.step()
         for optimizer in self.optimizers:
             optimizer.zero_grad()
-        self.step += 1
         return loss.detach()
 
     def _after_step(self, loss: Tensor) -> None:
@@ -209,18 +241,20 @@ class Trainer:
             self._require_finite(loss)
         if logs:
             self._log(loss.item())
-        best = self._validate() if validates else None
-        if best is not None or saves:
+        is_best = validates and self._validate()
+        if is_best or saves:
             self._save_once()
-        if best is not None:
-            self.run.mark_best(self.step, best)
 
     def _require_finite(self, loss: Tensor) -> None:
         if not loss.isfinite():
-            raise DivergedError(
-                f"the loss is {loss.item()} at step {self.step}: lower the learning rates (lr, output_lr) or clip the "
-                f"gradient; the run stays as it was at its last checkpoint, in {self.run.folder}"
-            )
+            raise self.diverged(f"the loss is {loss.item()}")
+
+    def diverged(self, reason: str) -> DivergedError:
+        """What to do about it."""
+        return DivergedError(
+            f"step {self.step}: {reason}. Lower the learning rates (lr, output_lr) or clip the gradient; the run stays "
+            f"as it was at its last checkpoint, in {self.run.folder}"
+        )
 
     def _log(self, value: float) -> None:
         progress = self._progress(value)
@@ -247,18 +281,18 @@ class Trainer:
             validation=validation,
         )
 
-    def _validate(self) -> float | None:
-        """The score where it is the best so far."""
+    def _validate(self) -> bool:
+        """Whether the score is the best so far."""
         training = self.config.training
         result = evaluate(self.network, self.validation, limit=training.validation_examples)
         score = result.score(training.score)
-        is_best = self.schedule.update(-score if training.score == "mrr" else score, training)
+        is_best = self.schedule.update(-score if training.score == "mrr" else score, self.step, training)
         self._set_rates()
         self.run.log(
             {"kind": "validation", "step": self.step, "epoch": self.step / len(self.batches)} | result.to_record()
         )
         self.watch(self._progress(math.nan, result))
-        return score if is_best else None
+        return is_best
 
     def _set_rates(self) -> None:
         for optimizer in self.optimizers:
@@ -282,6 +316,7 @@ class Trainer:
             "schedule": asdict(self.schedule),
             "optimizers": options,
             "classes": self.num_classes,
+            "vocabulary": self.corpus.vocabulary_sha256,
         }
         self.run.save(Checkpoint(self.step, tensors, state), keep=self.config.training.keep)
 
@@ -291,11 +326,12 @@ class Trainer:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go back to where a checkpoint was written."""
-        load_network(self.network, checkpoint)
+        load_network(self.network, checkpoint, self.corpus)
         for number, optimizer in enumerate(self.optimizers):
             of_optimizer = with_prefix(checkpoint.tensors, f"optimizer.{number}.")
             optimizer.load_state_dict(joined_state(of_optimizer, checkpoint.state["optimizers"][number]))
-        self.schedule, self.step = Schedule(**checkpoint.state["schedule"]), checkpoint.step
+        self.schedule = Schedule(**{"best_step": self.run.best_step} | checkpoint.state["schedule"])
+        self.step = checkpoint.step
         self.run.forget_after(self.step)
         self._since = (time.perf_counter(), self.step)
         set_random_states(with_prefix(checkpoint.tensors, "random."), self.device)
@@ -365,13 +401,13 @@ def build_network(config: Experiment, corpus: Corpus, device: torch.device) -> N
     return NgramNetwork(config.network, len(corpus.vocabulary), counts=counts, device=device)
 
 
-def load_network(network: NgramNetwork, checkpoint: Checkpoint) -> None:
-    """Give a network the weights of a checkpoint."""
-    classes = checkpoint.state["classes"]
-    if classes != network.head.num_classes:
+def load_network(network: NgramNetwork, checkpoint: Checkpoint, corpus: Corpus) -> None:
+    """Give a network the weights of a checkpoint, if these are for the words of the corpus."""
+    classes, vocabulary = checkpoint.state["classes"], checkpoint.state.get("vocabulary")  # early ones had none
+    if classes != network.head.num_classes or vocabulary not in (None, corpus.vocabulary_sha256):
         raise RunError(
-            f"the checkpoint has {classes} classes, the vocabulary {network.head.num_classes}: the corpus is not the "
-            "one that the run was trained on"
+            f"the checkpoint has {classes} classes, the vocabulary {network.head.num_classes}, or other words: "
+            f"{corpus.folder} is not the corpus that the run was trained on"
         )
     network.load_state_dict(with_prefix(checkpoint.tensors, "network."))
 

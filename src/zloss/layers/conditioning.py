@@ -4,16 +4,17 @@
 remedy is to *refactor*: multiply U into V, set it to the identity, and take mean row and Gram matrix anew. That is one
 pass over V, in blocks and in place. U drifts in proportion to 1/C, so the passes become rarer as they become dearer.
 
-The watch on it costs O(H^2) a step. On a GPU its verdict reaches the host late, on purpose: see `HealthMonitor`.
+The watch on it costs O(H^2) a step. On a GPU its verdict reaches the host late, on purpose: see `DeviceReports`.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from zloss.layers.faults import DeviceReports
+from zloss.layers.faults import Fault
 from zloss.layers.gradient import RecordedGradient
 from zloss.layers.update import Step
 
@@ -58,52 +59,39 @@ def _row_blocks(V: Tensor, dtype: torch.dtype, block_bytes: int = _BLOCK_BYTES) 
 
 def condition_of(U: Tensor, U_inv: Tensor) -> Tensor:  # ()
     """`|U|_F |U^-1|_F / H`: 1 for a multiple of an orthogonal matrix, and within a factor H of the condition number."""
-    return _condition(U.norm(), U_inv.norm(), len(U))
-
-
-def _condition(U_norm: Tensor, U_inv_norm: Tensor, width: int) -> Tensor:
-    return U_norm * U_inv_norm / width
+    product: Tensor = U.norm() * U_inv.norm()
+    return product / len(U)
 
 
 class Health(NamedTuple):
-    """What the host wants to know of a step. One row of float64 on the device, so that it travels in one copy."""
+    """What the host wants to know of a step."""
 
+    fault: int  # bits of `Fault` that stand
+    safe_lr: float  # a learning rate at which P is far from singular
     condition: float  # of U after the step
     scale: float  # |U^-1|_F / sqrt(H): weight decay shrinks U as a whole, which its condition does not show
-    finite: float  # 1 when the new factors and the upstream gradients were finite
-    safe_lr: float  # a learning rate at which P is far from singular
+
+    @classmethod
+    def read(cls, report: Sequence[float], width: int) -> "Health":
+        """From a report: fault, safe lr, then the squared norm of U in parts, then that of U^-1 in as many."""
+        fault, safe_lr, *squares = report
+        U_squares, inverse_squares = sum(squares[: len(squares) // 2]), sum(squares[len(squares) // 2 :])
+        return cls(
+            int(fault), safe_lr, math.sqrt(U_squares * inverse_squares) / width, math.sqrt(inverse_squares / width)
+        )
 
 
 def assess(step: Step, grad: RecordedGradient, weight_decay: float, largest: float) -> Tensor:  # (4,) float64
-    """The `Health` of a step that has been computed but not applied, on the device.
+    """The report on a step that has been computed but not applied, on the device.
 
     `largest` is the largest number that the dtype of V can hold.
     """
-    f, width = step.factors, len(step.factors.U)
-    U_norm, U_inv_norm = f.U.norm(), f.U_inv.norm()
+    f = step.factors
+    U_norm = f.U.norm()
     # |W_i - wbar| <= sqrt(trace gram) for every row i: what bounds the weights bounds what V must hold.
     size = f.gram.diagonal().sum().clamp_min(0).sqrt() + f.wbar.norm() + f.omega.norm() + U_norm
-    finite = grad.is_finite() & (size < largest)
+    is_finite = grad.is_finite() & (size < largest)
     # No eigenvalue of K1 exceeds its norm: half of the inverse keeps every eigenvalue of P above 1/2.
     safe_lr = 0.5 / (step.k1_norm + weight_decay)
-    values = (_condition(U_norm, U_inv_norm, width), U_inv_norm / width**0.5, finite, safe_lr)
+    values = (~is_finite * Fault.GRADIENT.value, safe_lr, U_norm.square(), f.U_inv.square().sum())
     return torch.stack([value.double() for value in values])
-
-
-class HealthMonitor:
-    """Carries the health of each step, and the faults that stand, from the device to the host without waiting."""
-
-    def __init__(self) -> None:
-        self._reports = DeviceReports()
-
-    def push(self, health: Tensor, fault: Tensor) -> None:
-        """Send the health of a step, and the faults that stand, on their way."""
-        self._reports.push(torch.cat([health, fault.double()[None]]))
-
-    def latest(self) -> tuple[Health, int] | None:
-        """The newest health and fault bits that have arrived, or None."""
-        report = self._reports.latest()
-        if report is None:
-            return None
-        *health, fault = report
-        return Health(*health), int(fault)

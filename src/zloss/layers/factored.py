@@ -10,10 +10,10 @@ from zloss.layers.faults import Fault
 from zloss.layers.inputs import check_hidden, check_same_device
 from zloss.layers.precision import exact_products
 from zloss.layers.ranking import LinearScores
-from zloss.layers.statistics import FactoredStatistics, Tape, with_bias_column
-from zloss.layers.weight import FactoredWeight
+from zloss.layers.statistics import FactoredStatistics, KernelStatistics, Tape, with_bias_column
+from zloss.layers.weight import FactoredWeight, Implementation
 from zloss.stats import SphericalStats
-from zloss.targets import IGNORE_INDEX, checked_targets, parse_targets
+from zloss.targets import IGNORE_INDEX, checked_targets, parse_targets, target_columns
 
 
 class FactoredLinear(FactoredWeight):
@@ -38,6 +38,9 @@ class FactoredLinear(FactoredWeight):
         synchronous: on a GPU, wait for the verdict on every batch and step. Bad input is then refused at once, and a
             step too large for the factors is applied by another route instead of being refused. Costs a stall a step.
             A CPU always works like this.
+        implementation: "triton" for kernels that make a step few launches, none of which waits, so that it can be
+            captured by `zloss.CapturedStep`; "torch" for the same without; "auto" for kernels where there is a GPU,
+            Triton, and float32 weights.
 
     >>> layer = FactoredLinear(16, 100_000)
     >>> optimizer = zloss.FactoredSGD([layer], lr=1.0)
@@ -64,6 +67,7 @@ class FactoredLinear(FactoredWeight):
         ignore_index: int = IGNORE_INDEX,
         max_condition: float | None = None,
         synchronous: bool = False,
+        implementation: Implementation = "auto",
     ) -> None:
         if in_features < 1 or num_classes < 2:
             raise ValueError(f"expected in_features >= 1 and num_classes >= 2, got {in_features} and {num_classes}")
@@ -76,6 +80,7 @@ class FactoredLinear(FactoredWeight):
             product_dtype=product_dtype,
             max_condition=max_condition,
             synchronous=synchronous,
+            implementation=implementation,
         )
         self.in_features, self.num_classes, self.has_bias = in_features, num_classes, bias
         self.ignore_index = ignore_index
@@ -96,14 +101,24 @@ class FactoredLinear(FactoredWeight):
         """Statistics of the activations `h @ W.T`, differentiable in `h` and, through the record, in W."""
         check_hidden(h, self.in_features, self.V)
         check_same_device(h, target)
-        parse = checked_targets if self.waits_for_device else parse_targets
-        targets = parse(target, len(h), self.num_classes, self.ignore_index)
         tape = Tape(self)
         anchor = self._anchor(tape) if torch.is_grad_enabled() and self.V.requires_grad else None
-        rows = self.V.detach()[targets.index]
-        scores, mean, scatter = FactoredStatistics.apply(h, anchor, rows, targets, tape)  # type: ignore[no-untyped-call]
-        valid = targets.valid.reshape(target.shape)
-        return SphericalStats.from_moments(scores.reshape(target.shape), mean, scatter, self.num_classes, valid=valid)
+        if self.uses_kernels:
+            columns = target_columns(target, len(h))
+            scores, mean, scatter, valid = KernelStatistics.apply(h, anchor, columns, self.ignore_index, tape)  # type: ignore[no-untyped-call]
+        else:
+            parse = checked_targets if self.waits_for_device else parse_targets
+            targets = parse(target, len(h), self.num_classes, self.ignore_index)
+            valid, rows = targets.valid, self.V.detach()[targets.index]
+            scores, mean, scatter = FactoredStatistics.apply(h, anchor, rows, targets, tape)  # type: ignore[no-untyped-call]
+        return SphericalStats.from_moments(
+            scores.reshape(target.shape),
+            mean,
+            scatter,
+            self.num_classes,
+            valid=valid.reshape(target.shape),
+            once_differentiable=True,
+        )
 
     def weight(self) -> Tensor:  # (C, H)
         """The weight matrix W, materialised: a new C x H tensor."""

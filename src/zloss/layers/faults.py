@@ -61,12 +61,12 @@ class DeviceReports:
 
     def __init__(self) -> None:
         self._pending: deque[tuple[Tensor, torch.cuda.Event]] = deque()
+        self._idle: list[tuple[Tensor, torch.cuda.Event]] = []  # pinned memory is slow to come by: it is used again
 
     def push(self, report: Tensor) -> None:
         """Send a report on its way."""
-        landing = torch.empty(report.shape, dtype=report.dtype, pin_memory=True)
+        landing, event = self._idle.pop() if self._idle else (_pinned_like(report), torch.cuda.Event())
         landing.copy_(report, non_blocking=True)
-        event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(report.device))
         self._pending.append((landing, event))
 
@@ -76,5 +76,14 @@ class DeviceReports:
             self._pending[0][1].synchronize()
         newest = None
         while self._pending and self._pending[0][1].query():
-            newest = self._pending.popleft()[0]
-        return None if newest is None else newest.tolist()
+            newest = self._pending.popleft()
+            self._idle.append(newest)
+        return None if newest is None else newest[0].tolist()
+
+    def forget(self) -> None:
+        """Pass over what is under way."""
+        self._pending.clear()
+
+
+def _pinned_like(report: Tensor) -> Tensor:
+    return torch.empty(report.shape, dtype=report.dtype, pin_memory=True)

@@ -12,6 +12,7 @@ Shape letters: B rows, H width of the layer (with the bias column where there is
 """
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,12 +23,13 @@ from torch import Tensor
 class RecordedGradient:
     """What one or several backward passes leave behind for the step.
 
-    In the dtype of the layer's state; only `hg` and `hu` have that of products, which it sets for those to come.
+    In the dtype of the layer's state; only `hg` and `hu` have that of products, which it sets for those to come. What
+    kernels record may have the dtype of products throughout.
     """
 
     h: Tensor  # (B, H) the batch
     hg: Tensor  # (B, H) h @ gram
-    hu: Tensor  # (B, H) h @ U^T
+    hu: Tensor | None  # (B, H) h @ U^T, where the forward pass needed it
     mean: Tensor  # (B,) mean activation
     curvature: Tensor  # (B,) A = 2 dL/dscatter
     mean_grad: Tensor  # (B,) c = dL/dmean / C
@@ -58,7 +60,7 @@ class RecordedGradient:
 
     def after_refactor(self) -> "RecordedGradient":
         """The same gradient once U has become the identity."""
-        return replace(self, hu=self.h.to(self.hu.dtype))
+        return replace(self, hu=None)
 
     def is_finite(self) -> Tensor:  # () bool, on the device
         """Whether the upstream gradients were; the batch itself was checked on its way in."""
@@ -85,17 +87,17 @@ class RecordedGradient:
         The gradient splits into a part whose columns sum to zero and the rank-one rest `1 e^T`; the squared norms add.
         """
         y = self.target_grad_sum
-        rows = self.centred_target_rows(wbar)
+        h, rows = self.h.to(y.dtype), self.centred_target_rows(wbar)
         a = self.curvature[:, None]
-        hy = self.h.T @ y
-        e = self.h.T @ (self.mean_grad + y / num_classes)
-        if len(self.h) < self.h.shape[1]:  # through B x B matrices
-            weights = ((a * self.hg + 2 * rows) @ self.h.T) * self.curvature
-            dense_part = (weights * (self.h @ self.h.T)).sum()
+        hy = h.T @ y
+        e = h.T @ (self.mean_grad + y / num_classes)
+        if len(h) < h.shape[1]:  # through B x B matrices
+            weights = ((a * self.hg + 2 * rows) @ h.T) * self.curvature
+            dense_part = (weights * (h @ h.T)).sum()
         else:  # through H x H matrices
-            k1 = self.h.T @ (a * self.h)
-            dense_part = ((self.h.T @ (a * self.hg + 2 * rows)) * k1).sum()
-        sparse_part = (self.h * self.repeated_targets()).sum() - hy @ hy / num_classes
+            k1 = h.T @ (a * h)
+            dense_part = ((h.T @ (a * self.hg + 2 * rows)) * k1).sum()
+        sparse_part = (h * self.repeated_targets()).sum() - hy @ hy / num_classes
         return (dense_part + sparse_part + num_classes * (e @ e)).clamp_min(0).sqrt()
 
 
@@ -112,6 +114,8 @@ def concatenate(records: list[RecordedGradient]) -> RecordedGradient:
         )
         for record in records
     ]
-    return RecordedGradient(
-        **{f.name: torch.cat([getattr(r, f.name) for r in padded]) for f in fields(RecordedGradient)}
-    )
+    together: dict[str, Any] = {}
+    for name in (f.name for f in fields(RecordedGradient)):
+        parts = [getattr(record, name) for record in padded]
+        together[name] = None if any(part is None for part in parts) else torch.cat(parts)
+    return RecordedGradient(**together)

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from zloss.capture import is_capturing, note_captured
 from zloss.layers.faults import DeviceReports, Fault, fault_error
 from zloss.targets import Targets, checked_targets, parse_targets
 
+_REPLAYS_PER_REPORT = 4  # a captured step is shorter than the host needs for a report
 _BATCH_FAULTS = (Fault.TARGET, Fault.HIDDEN)
 
 
@@ -57,7 +59,7 @@ class Doorkeeper:
     def __init__(self, num_classes: int, ignore_index: int) -> None:
         self.num_classes, self.ignore_index = num_classes, ignore_index
         self._faults: Tensor | None = None  # (2,) bool on the device: which of `_BATCH_FAULTS` have occurred
-        self._reports = DeviceReports()
+        self._reports, self._replays = DeviceReports(), 0
 
     def admit(self, h: Tensor, target: Tensor, weight: Tensor) -> Admitted:
         """Check a batch; `h` comes back in the dtype of the layer."""
@@ -91,18 +93,27 @@ class Doorkeeper:
         if self._faults is None or self._faults.device != faults.device:
             self._faults = torch.zeros_like(faults)
         self._faults.logical_or_(faults)
-        if torch.cuda.is_current_stream_capturing():
-            return  # replays leave their faults there, for `raise_faults` to find
+        if is_capturing():
+            note_captured(self)  # replays leave their faults there, for `after_replay` to find
+            return
         if report := self._reports.latest():
             self._raise_first(report)
         self._reports.push(self._faults)
+
+    def after_replay(self) -> None:
+        """Look for faults that the replays of a captured step have left."""
+        self._replays += 1
+        if self._replays % _REPLAYS_PER_REPORT == 0 and self._faults is not None:
+            if report := self._reports.latest():
+                self._raise_first(report)
+            self._reports.push(self._faults)
 
     def _raise_first(self, faults: Sequence[float]) -> None:
         for fault, is_there in zip(_BATCH_FAULTS, faults, strict=True):
             if is_there:
                 if self._faults is not None:
                     self._faults.zero_()  # in place: a captured graph goes on writing there
-                self._reports = DeviceReports()
+                self._reports.forget()
                 raise fault_error(fault, math.nan, self.num_classes)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from zloss import kernels
 from zloss.layers.faults import Fault
 from zloss.layers.gradient import RecordedGradient
 from zloss.layers.precision import exact_products
@@ -92,6 +93,73 @@ class FactoredStatistics(torch.autograd.Function):
         grad_h = torch.where(refused, 0, grad_h[:, : ctx.h_width])
         anchor_grad = hs.new_empty(0) if ctx.needs_input_grad[1] else None
         return grad_h.to(ctx.h_dtype), anchor_grad, None, None, None
+
+
+class KernelStatistics(torch.autograd.Function):
+    """The same by kernels, from the targets as they are given; also yields which of them are valid."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        h: Tensor,  # (B, H)
+        anchor: Tensor | None,  # (0,) as above
+        target: Tensor,  # (B, K)
+        ignore_index: int,
+        tape: Tape,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        weight, f = tape.weight, tape.weight.factors()
+        with exact_products(h.device.type):
+            made = kernels.load("factored_statistics").statistics(
+                h.detach(),
+                target,
+                weight.V.detach(),
+                f.omega,
+                f.wbar,
+                weight.fused().pack,
+                ignore_index=ignore_index,
+                target_fault=Fault.TARGET.value,
+                hidden_fault=Fault.HIDDEN.value,
+                layer_fault=weight.fault,
+            )
+        ctx.save_for_backward(*made)
+        ctx.kind, ctx.tape, ctx.shape, ctx.dtype = type(made), tape, h.shape, h.dtype
+        ctx.mark_non_differentiable(made.valid)
+        ctx.set_materialize_grads(False)  # each would be a launch
+        return made.scores, made.mean, made.scatter, made.valid
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, score_grad: Tensor | None, mean_grad: Tensor | None, scatter_grad: Tensor | None, _: None
+    ) -> tuple[Tensor | None, ...]:
+        ctx.tape.check_unchanged()
+        passed, f = ctx.kind(*ctx.saved_tensors), ctx.tape.weight.factors()
+        grad = kernels.load("factored_statistics").gradient(
+            torch.zeros_like(passed.scores) if score_grad is None else score_grad,
+            torch.zeros_like(passed.mean) if mean_grad is None else mean_grad,
+            torch.zeros_like(passed.scatter) if scatter_grad is None else scatter_grad,
+            passed,
+            f.omega,
+            f.wbar,
+            len(ctx.tape.weight.V),
+            shape=ctx.shape,
+            dtype=ctx.dtype,
+        )
+        ctx.tape.put(
+            RecordedGradient(
+                passed.h,
+                passed.hg,
+                None,
+                passed.exact_mean,
+                grad.curvature,
+                grad.mean,
+                passed.classes,
+                grad.target,
+                grad.target_rows,
+            )
+        )
+        anchor_grad = passed.mean.new_empty(0) if ctx.needs_input_grad[1] else None
+        return grad.h, anchor_grad, None, None, None
 
 
 def with_bias_column(h: Tensor, width: int) -> Tensor:

@@ -71,7 +71,8 @@ def _low_rank(f: Factors, grad: RecordedGradient, lr: float, keep: Tensor, num_c
     second += 0.5 * (grad.repeated_targets() - y * ((y.T @ grad.h) / num_classes)).to(dtype)
     htx = h.T @ (lr * lr * second - (lr * keep).to(dtype) * (bend + rows_t))
     gram = keep**2 * f.gram + (htx + htx.T)
-    U = keep * f.U - lr * (grad.hu.T @ ah)
+    hu = h @ f.U.T.to(dtype) if grad.hu is None else grad.hu
+    U = keep * f.U - lr * (hu.T @ ah)
     # P^-1 = (I + r H^T A S H) / keep with S = (I - r H H^T A)^-1, and H P^-1 = S H / keep.
     ratio = (lr / keep).to(dtype)
     hha = (h @ h.T) * a.T

@@ -4,16 +4,21 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from zloss.layers.conditioning import Health, HealthMonitor, assess, centred_moments, condition_of, materialise_
-from zloss.layers.faults import Fault, fault_error
+from zloss import kernels
+from zloss.capture import is_capturing, note_captured
+from zloss.layers.conditioning import Health, assess, centred_moments, condition_of, materialise_
+from zloss.layers.faults import DeviceReports, Fault, fault_error
+from zloss.layers.fused import FusedFactors
 from zloss.layers.gradient import RecordedGradient, concatenate
 from zloss.layers.precision import check_dtypes, default_product_dtype, default_state_dtype, exact_products
 from zloss.layers.update import Factors, Step, exact_step, subtract_rows_
+
+Implementation = Literal["auto", "torch", "triton"]
 
 # How much smaller than the rest one direction of U may become: rounding errors of V there are that much larger in W.
 _MAX_SHRINKAGE = {torch.float32: 30.0, torch.float64: 1e4}
@@ -22,6 +27,7 @@ _MAX_SCALE = 1e6
 # A host that runs ahead of its GPU sees the condition pass its limit late. A single step that would exceed the limit
 # this many times over has leapt towards singularity, and is refused.
 _LEAP = 100.0
+_REPLAYS_PER_REPORT = 4  # a captured step is shorter than the host needs for a report
 _FORGOTTEN_STEP = 1000  # backward passes without a step before we suspect that there is no optimizer
 _HASTY_STEPS, _HASTY_REFACTORS = 10, 5  # so many refactors, each so soon after the last: the learning rate is too large
 
@@ -38,8 +44,8 @@ class FactoredWeight(nn.Module):
     omega: Tensor  # (H,)
     wbar: Tensor  # (H,)
     gram: Tensor  # (H, H)
-    _fault: Tensor  # () bits of `Fault`, kept on a GPU until the host reads them
-    _safe_lr: Tensor  # () learning rate that would have been safe for the step that was refused
+    fault: Tensor  # () bits of `Fault`, kept on a GPU until the host reads them
+    _report: Tensor  # float64, see `Health.read`; of the first step that was refused, or else of the latest
 
     def __init__(
         self,
@@ -52,19 +58,24 @@ class FactoredWeight(nn.Module):
         product_dtype: torch.dtype | None,
         max_condition: float | None,
         synchronous: bool,
+        implementation: Implementation,
     ) -> None:
         super().__init__()
+        if implementation not in get_args(Implementation):
+            expected = ", ".join(get_args(Implementation))
+            raise ValueError(f"implementation must be one of {expected}, got {implementation!r}")
         if max_condition is not None and not max_condition > 1:
             raise ValueError(f"max_condition must be greater than 1, which a refactor restores, got {max_condition}")
         dtype = dtype or torch.get_default_dtype()
         check_dtypes(dtype, state_dtype, product_dtype)
-        self.max_condition, self.synchronous = max_condition, synchronous
+        self.max_condition, self.synchronous, self.implementation = max_condition, synchronous, implementation
         self.refactors = 0
         self._drift: Tensor | None = None
         self._steps_since_refactor = self._hasty_refactors = 0
         self._records: list[RecordedGradient] = []
         self.version = 0  # counts changes of the weights, so that a stale backward pass is noticed
-        self._monitor = HealthMonitor()
+        self._reports, self._replays = DeviceReports(), 0
+        self._fused: FusedFactors | None = None
         self._asked_state_dtype, self._asked_product_dtype = state_dtype, product_dtype
         self.V = nn.Parameter(torch.empty(num_classes, width, device=device, dtype=dtype))
         # Has a `.grad` exactly while a gradient of W is recorded, so that `zero_grad()` of a model or of any optimizer
@@ -169,19 +180,38 @@ class FactoredWeight(nn.Module):
             self._warn_if_zeroed_too_soon()
             return
         with exact_products(self.V.device.type):
-            step = exact_step(self.factors(), grad, lr, weight_decay, len(self.V))
-            health = assess(step, grad, weight_decay, torch.finfo(self.V.dtype).max)
-            if self.waits_for_device:
-                self._apply_or_refuse(step, grad, lr, Health(*health.tolist()))
+            if self.uses_kernels:
+                self.fused().step_(self.V, self.factors(), self.fault, grad, lr, weight_decay)
             else:
-                self._apply_where_sound(step, grad, lr, health)
+                self._step_by_definition(grad, lr, weight_decay)
+        if is_capturing():
+            note_captured(self)
+        elif not self.waits_for_device:
+            self._reports.push(self._report)
         self._steps_since_refactor += 1
         self._forget_gradient()
 
+    def after_replay(self) -> None:
+        """Look after the layer once a captured step has been replayed."""
+        self._steps_since_refactor += 1
+        self._replays += 1
+        self.version += 1
+        if self._replays % _REPLAYS_PER_REPORT == 0:
+            self._act_on_reports()
+            self._reports.push(self._report)
+
+    def _step_by_definition(self, grad: RecordedGradient, lr: float, weight_decay: float) -> None:
+        step = exact_step(self.factors(), grad, lr, weight_decay, len(self.V))
+        report = assess(step, grad, weight_decay, torch.finfo(self.V.dtype).max)
+        if self.waits_for_device:
+            self._apply_or_refuse(step, grad, lr, Health.read(report.tolist(), len(self.U)))
+        else:
+            self._apply_where_sound(step, grad, lr, report)
+
     def _apply_or_refuse(self, step: Step, grad: RecordedGradient, lr: float, health: Health) -> None:
         """Apply a step of known health: through the factors, or explicitly in the course of a refactor."""
-        if not health.finite:
-            raise self._error(Fault.GRADIENT, health.safe_lr)
+        if health.fault:
+            raise self._error(Fault(health.fault), health.safe_lr)
         if self._is_sound(health):
             self._set_factors(step.factors)
             subtract_rows_(self.V, grad, step.rows, lr)
@@ -192,28 +222,28 @@ class FactoredWeight(nn.Module):
         self._warn_if_hasty(health.safe_lr)
         self._finish_refactor(tracked_gram=step.factors.gram)
 
-    def _apply_where_sound(self, step: Step, grad: RecordedGradient, lr: float, health: Tensor) -> None:
+    def _apply_where_sound(self, step: Step, grad: RecordedGradient, lr: float, report: Tensor) -> None:
         """Decide on the device: apply the step, or change nothing and raise a fault there for the host to find."""
-        condition, _, finite, safe_lr = health
-        self._safe_lr = torch.where(self._fault == 0, safe_lr, self._safe_lr)
-        leaps = ~(condition <= _LEAP * self._condition_limit())
-        verdict = torch.where(finite > 0, leaps * Fault.SINGULAR.value, Fault.GRADIENT.value)
-        self._fault.copy_(torch.where(self._fault == 0, verdict, self._fault))
-        sound = self._fault == 0
+        fault, _, U_squares, inverse_squares = report
+        leaps = ~((U_squares * inverse_squares).sqrt() / len(self.U) <= _LEAP * self._condition_limit())
+        verdict = torch.where(fault == 0, leaps * Fault.SINGULAR.value, fault).long()
+        self.fault.copy_(torch.where(self.fault == 0, verdict, self.fault))
+        report[0] = self.fault
+        self._report.copy_(torch.where(self._report[0] == 0, report, self._report))
+        sound = self.fault == 0
         pairs = zip(step.factors, self.factors(), strict=True)
         self._set_factors(Factors(*(torch.where(sound, new, old) for new, old in pairs)))
         grad = replace(grad, target_grad=torch.where(sound, grad.target_grad, 0))
         subtract_rows_(self.V, grad, torch.where(sound, step.rows, 0), lr)
-        self._monitor.push(torch.stack([*health[:3], self._safe_lr]), self._fault)
 
     def _act_on_reports(self) -> None:
         """Refactor, or raise, when word of an earlier step's trouble has come back from the device."""
-        report = self._monitor.latest()
+        report = None if self.waits_for_device or is_capturing() else self._reports.latest()
         if report is None:
             return
-        health, fault = report
-        if fault:
-            raise self._clear_fault(Fault(fault), health.safe_lr)
+        health = Health.read(report, len(self.U))
+        if health.fault:
+            raise self._clear_fault(Fault(health.fault), health.safe_lr)
         if not self._is_sound(health):
             self._warn_if_hasty(health.safe_lr)
             self.refactor()
@@ -238,13 +268,13 @@ class FactoredWeight(nn.Module):
             if bits := Fault(int(fault)):
                 raise self._error(bits, math.nan)
         else:
-            self._fault.bitwise_or_(fault)
+            self.fault.bitwise_or_(fault)
         return fault != 0
 
     def raise_faults(self) -> None:
         """Raise the error of a batch or step that was refused on the device and not reported yet. Waits for it."""
-        if not self.waits_for_device and (fault := Fault(int(self._fault))):
-            raise self._clear_fault(fault, float(self._safe_lr))
+        if not self.waits_for_device and (fault := Fault(int(self.fault))):
+            raise self._clear_fault(fault, float(self._report[1]))
 
     def _clear_fault(self, fault: Fault, safe_lr: float) -> ValueError:
         self._forget_history()
@@ -255,10 +285,29 @@ class FactoredWeight(nn.Module):
 
     # ---- state -------------------------------------------------------------------------------------------------------
 
+    @property
+    def uses_kernels(self) -> bool:
+        """Whether Triton does the work: where it can, unless it was told otherwise."""
+        can = not self.waits_for_device and self.V.dtype == torch.float32 and kernels.available()
+        if self.implementation == "triton" and not can:
+            raise ValueError(
+                "implementation 'triton' needs triton, a CUDA device, float32 weights and synchronous=False: use "
+                "implementation='auto'"
+            )
+        return can and self.implementation != "torch"
+
+    def fused(self) -> FusedFactors:
+        """What the kernels keep beside the factors; made when it is first asked for."""
+        if self._fused is None:
+            self._fused = FusedFactors(self.factors(), self.product_dtype)
+            self._report = self._fused.report
+        return self._fused
+
     def _set_factors(self, new: Factors) -> None:
         # In place, so that tensors handed out by state_dict() stay consistent with V, which is updated in place too.
         for old, value in zip(self.factors(), new, strict=True):
             old.copy_(value)
+        self._refresh_copies()
 
     def _reset_factors(self) -> None:
         torch.nn.init.eye_(self.U)
@@ -268,13 +317,18 @@ class FactoredWeight(nn.Module):
             wbar, gram = centred_moments(self.V, self.U.dtype, self.product_dtype)
         self.wbar.copy_(wbar)
         self.gram.copy_(gram)
+        self._refresh_copies()
+
+    def _refresh_copies(self) -> None:
+        if self._fused is not None:
+            self._fused.refresh_(self.factors())
 
     def _finish_refactor(self, tracked_gram: Tensor) -> None:
         self._reset_factors()
         self._drift = (tracked_gram - self.gram).norm() / self.gram.norm().clamp_min(torch.finfo(self.gram.dtype).tiny)
         self.refactors += 1
         self._steps_since_refactor = 0
-        self._monitor = HealthMonitor()
+        self._reports.forget()
 
     def _forget_gradient(self) -> None:
         self.zero_grad()
@@ -283,9 +337,14 @@ class FactoredWeight(nn.Module):
     def _forget_history(self) -> None:
         """Drop what refers to earlier weights or to another device: gradient, faults, and reports under way."""
         self._forget_gradient()
-        self._fault = torch.zeros((), device=self.V.device, dtype=torch.long)
-        self._safe_lr = torch.zeros((), device=self.V.device, dtype=torch.float64)
-        self._monitor = HealthMonitor()
+        if "fault" in self.__dict__ and self.fault.device == self.V.device:
+            self.fault.zero_()  # in place, here and below: a captured step goes on writing there
+            self._report.zero_()
+        else:
+            self.fault = torch.zeros((), device=self.V.device, dtype=torch.long)
+            self._report = torch.zeros(4, device=self.V.device, dtype=torch.float64)
+            self._fused = None
+        self._reports.forget()
 
     def _warn_if_zeroed_too_soon(self) -> None:
         if self._records:
@@ -324,12 +383,14 @@ class FactoredWeight(nn.Module):
         for name, tensor in before.items():
             source = getattr(self, name) if tensor.is_meta else tensor
             setattr(self, name, source.to(device=self.V.device, dtype=self._state_dtype()))
+        self._fused = None
+        self._report = torch.zeros(4, device=self.V.device, dtype=torch.float64)
         self._forget_history()
         return self
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has no gradient, as with torch's parameters, and no part in what this layer has under way on a device.
-        return self.__dict__ | {"_records": [], "_monitor": HealthMonitor()}
+        return self.__dict__ | {"_records": [], "_reports": DeviceReports(), "_fused": None}
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -338,4 +399,5 @@ class FactoredWeight(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         mark = {prefix + "gradient_mark": self.gradient_mark.detach()}
         super()._load_from_state_dict(state_dict | mark, prefix, *args)
+        self._refresh_copies()
         self._forget_history()

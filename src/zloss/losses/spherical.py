@@ -7,7 +7,7 @@ adds reduction, row weights and ignored rows, and that takes either logits (dens
     loss(layer(h, target))      the same loss, from a layer that never forms logits
 
 A new member of the family is one such function and a three-line module; autograd supplies the gradient, and any layer
-that yields `SphericalStats` can train it.
+that yields `SphericalStats` can train it. `KERNELS` names those that a GPU computes in one launch, derivatives and all.
 
 Notation: activations o_1..o_C with mean mu and standard deviation sigma (denominator C), target t.
 With K targets per example a loss is the average of its K single-target values.
@@ -15,10 +15,14 @@ With K targets per example a loss is the average of its K single-target values.
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from zloss import kernels
 from zloss.losses.loss import Loss
 from zloss.losses.reduction import Reduction, reduce_loss
 from zloss.stats import SphericalStats
@@ -108,6 +112,8 @@ class SphericalLoss(Loss):
         self, input: SphericalStats | Tensor, target: Tensor | Targets | None = None, *, weight: Tensor | None = None
     ) -> Tensor:
         stats = self._statistics(input, target)
+        if has_kernel(self) and suits_kernels(stats, weight):
+            return kernel_loss(self, stats, weight)
         return reduce_loss(self.per_example(stats), stats.counted, self.reduction, weight)
 
     def _statistics(self, input: SphericalStats | Tensor, target: Tensor | Targets | None) -> SphericalStats:
@@ -193,3 +199,77 @@ def _check_z_parameters(a: float, b: float) -> None:
 def _check_eps(eps: float) -> None:
     if not (math.isfinite(eps) and eps > 0):
         raise ValueError(f"eps must be a finite number > 0, got {eps}")
+
+
+# ---- in one launch on a GPU ------------------------------------------------------------------------------------------
+
+
+class Kernel(NamedTuple):
+    """The name of a kernel, the hyper-parameters that it takes from the loss, and who refuses bad ones."""
+
+    name: str
+    parameters: tuple[str, ...] = ()
+    check: Callable[..., None] = lambda: None
+
+
+# By the definition that they compute: who overrides `per_example` gets what they wrote.
+KERNELS: dict[Callable[..., Tensor], Kernel] = {
+    ZLoss.per_example: Kernel("z_loss", ("a", "b"), _check_z_parameters),
+    SquaredError.per_example: Kernel("squared_error"),
+    TaylorSoftmax.per_example: Kernel("taylor_softmax"),
+    SphericalSoftmax.per_example: Kernel("spherical_softmax", ("eps",), _check_eps),
+}
+KERNEL_DTYPES = (torch.float32, torch.float64)
+
+
+def has_kernel(loss: SphericalLoss) -> bool:
+    """Whether a kernel computes this very loss; none does where a hyper-parameter is a tensor, which may be trained."""
+    kernel = KERNELS.get(type(loss).per_example)
+    if kernel is None or "per_example" in vars(loss):
+        return False
+    return all(isinstance(getattr(loss, parameter), float | int) for parameter in kernel.parameters)
+
+
+def suits_kernels(stats: SphericalStats, weight: Tensor | None) -> bool:
+    """Whether kernels may stand in for autograd: on a GPU, where nobody can ask for more than first derivatives."""
+    target, moments = stats.target, (stats.mean, stats.scatter)
+    return (
+        stats.once_differentiable
+        and target.device.type == "cuda"
+        and target.dtype in KERNEL_DTYPES
+        and all(moment.dtype == target.dtype and moment.device == target.device for moment in moments)
+        and (weight is None or _is_plain_weight(weight, stats))
+        and kernels.available()
+        and not torch.compiler.is_compiling()  # which fuses the definition by itself
+        and bool(kernels.load("spherical_losses").fits(target))
+    )
+
+
+def _is_plain_weight(weight: Tensor, stats: SphericalStats) -> bool:
+    """Others are for `reduce_loss`, which differentiates by them or says what is wrong with them."""
+    return (
+        isinstance(weight, Tensor)
+        and weight.shape == stats.mean.shape
+        and weight.device == stats.mean.device
+        and weight.dtype in KERNEL_DTYPES
+        and not weight.requires_grad
+    )
+
+
+def kernel_loss(loss: SphericalLoss, stats: SphericalStats, weight: Tensor | None = None) -> Tensor:  # () or (B,)
+    """What `loss(stats, weight=weight)` is by definition, from its kernel and only once differentiable."""
+    kernel = KERNELS[type(loss).per_example]
+    parameters = {name: getattr(loss, name) for name in kernel.parameters}
+    kernel.check(**parameters)
+    value: Tensor = kernels.load("spherical_losses").reduced_loss(
+        kernel.name,
+        stats.target,
+        stats.mean,
+        stats.scatter,
+        stats.valid,
+        weight,
+        stats.num_classes,
+        loss.reduction,
+        **parameters,
+    )
+    return value

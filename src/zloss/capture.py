@@ -1,0 +1,168 @@
+"""A training step as a CUDA graph: recorded once, then replayed at the speed of the GPU instead of that of Python.
+
+    def step(h, target):
+        loss = head(h, target)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    step = zloss.CapturedStep(step, optimizers=[optimizer])
+    for h, target in batches:
+        loss = step(h, target)
+
+On a GPU a small step takes longer to launch than to run: every operation costs the host some ten microseconds. A graph
+is launched as a whole. On other devices the step just runs, so that the same code serves everywhere.
+
+Who has to be looked after between replays (factored layers, which refactor, and heads, which report bad batches) makes
+itself known by `note_captured` while the step is captured.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+_WARM_UP = 3  # steps that run without a graph first: torch and Triton prepare what cannot be prepared while capturing
+
+
+class Watched(Protocol):
+    """Something that the host looks after between replays."""
+
+    def after_replay(self) -> None:
+        """Act on what replays have left on the device, and raise what they could not."""
+
+
+_noted: list[Watched] | None = None  # by the step that is being captured
+
+
+def is_capturing() -> bool:
+    """Whether operations are being recorded instead of run."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def note_captured(watched: Watched) -> None:
+    """Have `after_replay` called after every replay of the step that is being captured, if one is."""
+    if _noted is not None and all(watched is not other for other in _noted):
+        _noted.append(watched)
+
+
+class CapturedStep:
+    """A training step that is replayed from a CUDA graph where its inputs are on a GPU.
+
+    Args:
+        step: takes tensors, does everything that a step does (forward, backward, step and `zero_grad` of the
+            optimizers) and returns the loss. It must not wait for the device or depend on its values, and what
+            it does on the host happens once: while it is captured.
+        optimizers: whose learning rates and other options the step depends on. Options are part of the graph; when
+            one of them changes, the step is captured anew, which takes about as long as a hundred steps.
+
+    The first three calls run as they are, on real batches. Inputs of another shape get a graph of their own. What is
+    returned is overwritten by the next call.
+
+    >>> layer = zloss.FactoredLinear(8, 1000)
+    >>> optimizer = zloss.FactoredSGD(layer, lr=1.0)
+    >>> def step(h, target):
+    ...     loss = zloss.ZLoss(a=0.1, b=10)(layer(h, target))
+    ...     loss.backward()
+    ...     optimizer.step()
+    ...     return loss
+    >>> step = CapturedStep(step, optimizers=[optimizer])
+    >>> loss = step(torch.randn(4, 8), torch.randint(1000, (4,)))       # on a CPU: the step itself
+    """
+
+    def __init__(self, step: Callable[..., Tensor], *, optimizers: Sequence[Optimizer] = ()) -> None:
+        self._step, self._optimizers = step, list(optimizers)
+        self._graphs: dict[Any, _Graph] = {}
+        self._options: Any = None
+        self._calls = 0
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """Take the step on these inputs."""
+        device = _device_of(inputs)
+        if device.type != "cuda":
+            return self._step(*inputs)
+        if self._calls < _WARM_UP:
+            self._calls += 1
+            with _no_waiting() if self._calls == _WARM_UP else nullcontext():
+                return _on_side_stream(self._step, inputs)
+        self._forget_if_options_changed()
+        kind = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in inputs)
+        if kind not in self._graphs:
+            self._graphs[kind] = _Graph(self._step, inputs)
+        return self._graphs[kind].replay(inputs)
+
+    def _forget_if_options_changed(self) -> None:
+        options = [
+            {name: value for name, value in group.items() if name != "params"}
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+        ]
+        if options != self._options:
+            self._graphs.clear()
+            self._options = options
+
+
+class _Graph:
+    """One recording of the step, with inputs of its own."""
+
+    def __init__(self, step: Callable[..., Tensor], inputs: Sequence[Tensor]) -> None:
+        global _noted
+        self._inputs = [tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in inputs]
+        self._graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        self._watched: list[Watched] = []
+        _noted = self._watched
+        try:
+            with torch.cuda.graph(self._graph):
+                output = step(*self._inputs)
+        finally:
+            _noted = None
+        self._output = output.detach()
+
+    def replay(self, inputs: Sequence[Tensor]) -> Tensor:
+        """Run the step on new inputs."""
+        for own, given in zip(self._inputs, inputs, strict=True):
+            own.detach().copy_(given.detach(), non_blocking=True)
+        self._graph.replay()
+        for watched in self._watched:
+            watched.after_replay()
+        return self._output
+
+
+def _device_of(inputs: Sequence[Tensor]) -> torch.device:
+    if inputs:
+        return inputs[0].device
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@contextmanager
+def _no_waiting() -> Iterator[None]:
+    """Refuse a step that waits for the device, before a capture would fail on it and leave torch in disorder."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls the mode a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"this step cannot be captured as a CUDA graph, it waits for the device: {error}. Look for .item(), a "
+            "condition on a tensor, an optimizer or a head that needs to; or run it without CapturedStep"
+        ) from error
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+def _on_side_stream(step: Callable[..., Tensor], inputs: Sequence[Tensor]) -> Tensor:
+    """Torch wants the first steps on another stream than the default one, or autograd's own would be captured."""
+    side, current = torch.cuda.Stream(), torch.cuda.current_stream()
+    side.wait_stream(current)
+    with torch.cuda.stream(side):
+        output = step(*inputs)
+    current.wait_stream(side)
+    return output

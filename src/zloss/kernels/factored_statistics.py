@@ -1,0 +1,201 @@
+"""Kernels of `zloss.layers.statistics`: the statistics of a batch and, backward, the gradient of h and of its targets.
+
+Forward, one launch gathers the batch and the rows of its targets in V, one product multiplies them by the Gram matrix
+and by U, and one launch reduces each row to its statistics. Then the rows of W are at hand, and the backward pass is
+one launch without any product. Nothing waits for the device, and nothing depends on values that only it knows.
+
+A batch with a target that is no class, or with activations that are not finite, raises its bits in a fault of its own
+and in that of the layer; its rows that are at fault have a mean of NaN, and its gradient of h is 0.
+
+Shape letters: B rows, H width of the layer, K targets per row, C classes.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-decorators, allow-untyped-calls, allow-incomplete-defs
+from typing import NamedTuple
+
+import torch
+import triton  # type: ignore[import-untyped]
+import triton.language as tl  # type: ignore[import-untyped]
+from torch import Tensor
+
+from zloss.kernels.tiles import power_of_2
+
+
+class Statistics(NamedTuple):
+    """What a forward pass yields, and what it leaves for the backward pass and for the step."""
+
+    scores: Tensor  # (B, K) activations of the targets, 0 where ignored
+    mean: Tensor  # (B,) float32
+    scatter: Tensor  # (B,) float32
+    valid: Tensor  # (B, K) bool
+    classes: Tensor  # (B, K) int64, the targets, every entry in [0, C)
+    h: Tensor  # (B, H) the batch with its bias column, in the dtype of products as all of these
+    hg: Tensor  # (B, H) h @ gram
+    rows: Tensor  # (B, K, H) V[classes] @ U
+    exact_mean: Tensor  # (B,) float64
+    fault: Tensor  # () int64, the bits of this batch
+
+
+class Gradient(NamedTuple):
+    """What a backward pass yields."""
+
+    h: Tensor  # as the h that came in
+    curvature: Tensor  # (B,) 2 dL/dscatter, float64
+    mean: Tensor  # (B,) dL/dmean / C, float64
+    target: Tensor  # (B, K) dL/do_t, 0 where ignored, float64
+    target_rows: Tensor  # (B, H) sum over the targets of dL/do_t W_t, in the dtype of products
+
+
+def statistics(
+    h: Tensor,  # (B, H), or one column less where there is a bias
+    target: Tensor,  # (B, K) int64
+    V: Tensor,  # (C, H) float32
+    omega: Tensor,  # (H,)
+    wbar: Tensor,  # (H,)
+    pack: Tensor,  # (3, H, H) gram, U and U_inv^T in the dtype of products
+    *,
+    ignore_index: int,
+    target_fault: int,
+    hidden_fault: int,
+    layer_fault: Tensor,  # () int64, in place
+) -> Statistics:
+    """The statistics of the activations `h @ (V U + 1 omega^T)^T`."""
+    (rows, own_width), num_targets, width = h.shape, target.shape[1], V.shape[1]
+    gathered = pack.new_empty(1 + num_targets, rows, width)
+    index, bits = torch.empty_like(target), torch.empty(rows, dtype=torch.long, device=h.device)
+    valid = torch.empty(target.shape, dtype=torch.bool, device=h.device)
+    fault = torch.empty((), dtype=torch.long, device=h.device)
+    sizes = {"H": width, "K": num_targets, "WIDTH": power_of_2(width), "num_warps": 4}
+    with torch.cuda.device_of(h):
+        if rows:
+            _gather[(rows,)](
+                h.contiguous(), target.contiguous(), V, gathered, index, valid, bits, fault, rows, len(V), ignore_index,
+                OWN=own_width, FAULT=target_fault, **sizes,
+            )  # fmt: skip
+        hg, w_rows = _multiply(gathered, pack)
+        scores, means = V.new_empty(target.shape), pack.new_empty(rows, dtype=torch.float64)
+        moments = V.new_empty(2, rows)
+        if rows:
+            _reduce[(rows,)](
+                gathered, hg, w_rows, omega, wbar, valid, bits, scores, moments, means, fault, layer_fault, rows,
+                FAULT=hidden_fault, **sizes,
+            )  # fmt: skip
+        else:
+            fault.zero_()
+    rows_by_example = w_rows.transpose(0, 1)
+    return Statistics(scores, moments[0], moments[1], valid, index, gathered[0], hg, rows_by_example, means, fault)
+
+
+def _multiply(gathered: Tensor, pack: Tensor) -> tuple[Tensor, Tensor]:  # (B, H), (K, B, H)
+    """`h @ gram` and `V[t] @ U`."""
+    if len(gathered) == 2:
+        both = torch.bmm(gathered, pack[:2])
+        return both[0], both[1:]
+    return gathered[0] @ pack[0], (gathered[1:].flatten(0, 1) @ pack[1]).reshape(gathered[1:].shape)
+
+
+def gradient(
+    score_grad: Tensor,  # (B, K)
+    mean_grad: Tensor,  # (B,)
+    scatter_grad: Tensor,  # (B,)
+    passed: Statistics,
+    omega: Tensor,  # (H,)
+    wbar: Tensor,  # (H,)
+    num_classes: int,
+    *,
+    shape: torch.Size,  # of the h that came in
+    dtype: torch.dtype,  # likewise
+) -> Gradient:
+    """The gradient of h, and what the step needs to know of the gradient of W."""
+    (rows, width), num_targets = passed.hg.shape, passed.classes.shape[1]
+    made = Gradient(
+        h=passed.hg.new_empty(shape, dtype=dtype),
+        curvature=torch.empty_like(passed.exact_mean),
+        mean=torch.empty_like(passed.exact_mean),
+        target=passed.exact_mean.new_empty(rows, num_targets),
+        target_rows=torch.empty_like(passed.hg),
+    )
+    if rows:
+        with torch.cuda.device_of(passed.hg):
+            _gradient[(rows,)](
+                score_grad.contiguous(), mean_grad.contiguous(), scatter_grad.contiguous(),
+                passed.valid, passed.hg, passed.rows.transpose(0, 1), passed.fault, omega, wbar,
+                made.h, made.curvature, made.mean, made.target, made.target_rows, rows, num_classes,
+                H=width, OWN=shape[1], K=num_targets, WIDTH=power_of_2(width), num_warps=4,
+            )  # fmt: skip
+    return made
+
+
+@triton.jit
+def _gather(
+    h, target, V, gathered, index, valid, bits, fault, B, C, ignore_index,
+    OWN: tl.constexpr, FAULT: tl.constexpr, H: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """A row of the batch, with its bias column, and the rows of V that it asks for."""
+    i, j = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
+    row = tl.load(h + i * OWN + j, mask=j < OWN, other=0).to(gathered.dtype.element_ty)
+    tl.store(gathered + i * H + j, tl.where(j < OWN, row, 1), mask=j < H)
+    found = 0
+    for k in tl.static_range(K):
+        asked = tl.load(target + i * K + k)
+        is_valid = asked != ignore_index
+        known = tl.where(is_valid & (asked >= 0) & (asked < C), asked, 0)
+        found = found | tl.where(is_valid & (known != asked), FAULT, 0)
+        tl.store(valid + i * K + k, is_valid)
+        tl.store(index + i * K + k, known)
+        own = tl.load(V + known * H + j, mask=j < H, other=0).to(gathered.dtype.element_ty)
+        tl.store(gathered + ((k + 1) * B + i) * H + j, own, mask=j < H)
+    tl.store(bits + i, found)
+    if i == 0:
+        tl.store(fault, 0)  # before `_reduce` raises bits in it
+
+
+@triton.jit
+def _reduce(
+    gathered, hg, w_rows, omega, wbar, valid, bits, scores, moments, means, fault, layer_fault, B,
+    FAULT: tl.constexpr, H: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """A row's statistics, in float64."""
+    i, j = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
+    row = tl.load(gathered + i * H + j, mask=j < H, other=0).to(tl.float64)
+    mean = tl.sum(row * tl.load(wbar + j, mask=j < H, other=0))
+    shift = tl.load(omega + j, mask=j < H, other=0)
+    scatter = tl.sum(row * tl.load(hg + i * H + j, mask=j < H, other=0))
+    # 0 x is 0 for every finite x, and NaN for all else.
+    found = tl.load(bits + i) | tl.where((mean + scatter) * 0 == 0, 0, FAULT)
+    for k in tl.static_range(K):
+        own = tl.load(w_rows + (k * B + i) * H + j, mask=j < H, other=0) + shift
+        score = tl.where(tl.load(valid + i * K + k), tl.sum(row * own), 0)
+        tl.store(scores + i * K + k, score.to(scores.dtype.element_ty))
+    tl.store(means + i, mean)
+    tl.store(moments + i, tl.where(found == 0, mean, float("nan")).to(moments.dtype.element_ty))
+    tl.store(moments + B + i, tl.where(scatter > 0, scatter, 0).to(moments.dtype.element_ty))
+    if found != 0:
+        tl.atomic_or(fault, found)
+        tl.atomic_or(layer_fault, found)
+
+
+@triton.jit
+def _gradient(
+    score_grad, mean_grad, scatter_grad, valid, hg, w_rows, fault, omega, wbar,
+    grad_h, curvature, mean_out, target_out, target_rows, B, C,
+    H: tl.constexpr, OWN: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """A row of `A h G + dL/dmean wbar + sum_k dL/do_k W_k`."""
+    i, j = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
+    bend = 2 * tl.load(scatter_grad + i).to(tl.float64)
+    level = tl.load(mean_grad + i).to(tl.float64)
+    tl.store(curvature + i, bend)
+    tl.store(mean_out + i, level / C)
+    shift = tl.load(omega + j, mask=j < H, other=0).to(tl.float64)
+    own = shift * 0
+    for k in tl.static_range(K):
+        g = tl.where(tl.load(valid + i * K + k), tl.load(score_grad + i * K + k), 0).to(tl.float64)
+        tl.store(target_out + i * K + k, g)
+        own += g * (tl.load(w_rows + (k * B + i) * H + j, mask=j < H, other=0) + shift)
+    tl.store(target_rows + i * H + j, own.to(target_rows.dtype.element_ty), mask=j < H)
+    bent = bend * tl.load(hg + i * H + j, mask=j < H, other=0)
+    result = bent + level * tl.load(wbar + j, mask=j < H, other=0) + own
+    # The layers below must not learn from a batch that this one refused.
+    result = tl.where(tl.load(fault) == 0, result, 0)
+    tl.store(grad_h + i * OWN + j, result.to(grad_h.dtype.element_ty), mask=j < OWN)

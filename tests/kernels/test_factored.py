@@ -1,0 +1,227 @@
+"""The kernels of the factored layer against their PyTorch definition, from one and the same state."""
+
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+import zloss
+from zloss import kernels
+from zloss.layers.gradient import RecordedGradient
+from zloss.layers.update import exact_step, subtract_rows_
+
+pytestmark = [
+    pytest.mark.skipif(not kernels.available(), reason="triton is not installed"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # of numpy, in the interpreter, for what is not finite
+]
+
+CLASSES, LR, DECAY, IGNORED = 300, 20.0, 1e-3, -100
+TARGET, HIDDEN, GRADIENT, SINGULAR = 1, 2, 4, 8
+
+# Rows, width, targets per row: on both sides of B = H, and so that no size is a multiple of a tile.
+SIZES = [(7, 16, 1), (5, 40, 3), (40, 33, 1), (70, 20, 2), (16, 16, 1)]
+DTYPES = [torch.float64, torch.float32]  # of products
+
+# The definition computes in float64. Where products are float32, sums of some dozens of them are good to a few times
+# its 6e-8; where they are float64, what is left is float32 by design: the statistics, V, and the terms of the series,
+# relative to the change of U_inv.
+FLOAT32 = 1e-6
+
+
+class Case(NamedTuple):
+    """A layer with a batch that has been through it by definition, and what the kernels are given."""
+
+    layer: zloss.FactoredLinear
+    stats: zloss.SphericalStats
+    h: Tensor
+    target: Tensor
+    stats_grads: tuple[Tensor, ...]
+    record: RecordedGradient
+    pack: Tensor
+    fault: Tensor
+
+
+def make_case(
+    rows: int, width: int, targets: int, dtype: torch.dtype, device: torch.device, bias: bool = False
+) -> Case:
+    layer = zloss.FactoredLinear(
+        width, CLASSES, bias=bias, device=device, product_dtype=torch.float64, synchronous=True, implementation="torch"
+    )
+    optimizer, loss = zloss.FactoredSGD(layer, LR, weight_decay=DECAY), zloss.ZLoss(a=0.2, b=8.0)
+    for _ in range(3):  # away from U = 1
+        loss(layer(torch.randn(9, width, device=device), torch.randint(CLASSES, (9,), device=device))).backward()
+        optimizer.step()
+    h = torch.randn(rows, width, device=device, requires_grad=True)
+    target = torch.randint(40, (rows, targets), device=device)  # some repeat
+    target[torch.rand(rows, targets, device=device) < 0.1] = IGNORED
+    stats = layer(h, target)
+    value = loss(stats)
+    grads = torch.autograd.grad(value, [stats.target, stats.mean, stats.scatter], retain_graph=True)
+    value.backward()
+    record = layer.recorded_gradient()
+    assert record is not None
+    pack = torch.empty(3, *layer.U.shape, dtype=dtype, device=device)
+    kernels.load("factored_update").refresh_(pack, layer.gram, layer.U, layer.U_inv)
+    return Case(layer, stats, h, target, grads, record, pack, torch.zeros((), dtype=torch.long, device=device))
+
+
+def statistics(case: Case, h: Tensor | None = None, target: Tensor | None = None) -> Any:
+    layer = case.layer
+    return kernels.load("factored_statistics").statistics(
+        case.h.detach() if h is None else h,
+        case.target if target is None else target,
+        layer.V.detach(),
+        layer.omega,
+        layer.wbar,
+        case.pack,
+        ignore_index=IGNORED,
+        target_fault=TARGET,
+        hidden_fault=HIDDEN,
+        layer_fault=case.fault,
+    )
+
+
+def gradient(case: Case, made: Any) -> Any:
+    return kernels.load("factored_statistics").gradient(
+        *case.stats_grads, made, case.layer.omega, case.layer.wbar, CLASSES, shape=case.h.shape, dtype=case.h.dtype
+    )
+
+
+def step(case: Case, lr: float = LR, decay: float = DECAY, scale: float = 1.0) -> tuple[list[Tensor], Tensor]:
+    """V and the factors after a step, and the report on it."""
+    update, made = kernels.load("factored_update"), statistics(case)
+    grad, state = (
+        gradient(case, made),
+        [case.layer.V.detach().clone(), *(part.clone() for part in case.layer.factors())],
+    )
+    report = torch.zeros(update.report_length(len(case.layer.U)), dtype=torch.float64, device=case.h.device)
+    update.step_(
+        update.State(*state, case.pack, case.fault, report),
+        update.Batch(
+            made.h, made.hg, made.exact_mean, scale * grad.curvature, scale * grad.mean,
+            made.classes, scale * grad.target, scale * grad.target_rows,
+        ),
+        lr,
+        decay,
+        gradient_fault=GRADIENT,
+        singular_fault=SINGULAR,
+    )  # fmt: skip
+    return state, report
+
+
+def error(value: Tensor, expected: Tensor) -> float:
+    scale = expected.detach().double().norm().clamp_min(1e-300)
+    return float((value - expected).detach().double().norm() / scale)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("rows", "width", "targets"), SIZES)
+def test_statistics_and_gradient(
+    rows: int, width: int, targets: int, dtype: torch.dtype, kernel_device: torch.device
+) -> None:
+    case = make_case(rows, width, targets, dtype, kernel_device)
+    made = statistics(case)
+    for value, expected in [
+        (made.scores, case.stats.target),
+        (made.mean, case.stats.mean),
+        (made.scatter, case.stats.scatter),
+        (made.h, case.record.h),
+        (made.hg, case.record.hg),
+    ]:
+        assert error(value, expected) <= FLOAT32
+    assert torch.equal(made.valid, case.stats.valid)
+    assert torch.equal(made.classes, case.record.index)
+    grad, record = gradient(case, made), case.record
+    assert case.h.grad is not None
+    for value, expected in [
+        (grad.h, case.h.grad),
+        (grad.curvature, record.curvature),
+        (grad.mean, record.mean_grad),
+        (grad.target, record.target_grad),
+        (grad.target_rows, record.target_rows),
+    ]:
+        assert error(value, expected) <= FLOAT32
+    assert int(case.fault) == int(made.fault) == 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("rows", "width", "targets"), SIZES)
+def test_step(rows: int, width: int, targets: int, dtype: torch.dtype, kernel_device: torch.device) -> None:
+    case = make_case(rows, width, targets, dtype, kernel_device)
+    before = case.layer.factors()
+    expected = exact_step(before, case.record, LR, DECAY, CLASSES)
+    V = case.layer.V.detach().clone()
+    subtract_rows_(V, case.record, expected.rows, LR)
+    (new_V, *factors), report = step(case)
+    assert error(new_V - case.layer.V, V - case.layer.V) <= FLOAT32
+    for old, new, right in zip(before, factors, expected.factors, strict=True):
+        assert error(new - old, right - old) <= FLOAT32
+    U, U_inv, _, _, gram = factors
+    assert torch.equal(case.pack, torch.stack([gram, U, U_inv.T]).to(dtype)), "the copies follow"
+    parts = report[2:].reshape(2, -1).sum(1).sqrt()
+    assert error(parts, torch.stack([U.norm(), U_inv.norm()])) <= 1e-12
+    assert report[0] == 0
+    assert report[1].item() == pytest.approx(0.5 / (expected.k1_norm.item() + DECAY), rel=FLOAT32)
+
+
+def test_a_bias_column_is_added(kernel_device: torch.device) -> None:
+    case = make_case(6, 12, 2, torch.float64, kernel_device, bias=True)
+    made = statistics(case)
+    assert torch.equal(made.h, case.record.h)
+    assert case.h.grad is not None
+    assert error(gradient(case, made).h, case.h.grad) <= FLOAT32
+
+
+def test_bad_targets_and_activations_raise_their_bits(kernel_device: torch.device) -> None:
+    case = make_case(6, 12, 1, torch.float64, kernel_device)
+    target = case.target.clone()
+    target[2] = CLASSES
+    made = statistics(case, target=target)
+    assert int(made.fault) == int(case.fault) == TARGET
+    assert made.mean.isnan().tolist() == [row == 2 for row in range(6)]
+    assert not gradient(case, made).h.any(), "nothing is learnt from such a batch"
+    h = case.h.detach().clone()
+    h[4, 3] = torch.inf
+    made = statistics(case, h=h)
+    assert int(made.fault) == HIDDEN, "the bits of one batch do not stick to the next"
+    assert int(case.fault) == TARGET | HIDDEN, "but to the layer they do"
+
+
+@pytest.mark.parametrize(("rows", "width"), [(7, 16), (40, 33)])
+@pytest.mark.parametrize(
+    ("lr", "scale", "fault"),
+    [(1e4, 1.0, SINGULAR), (LR, float("nan"), GRADIENT), (LR, 1e30, GRADIENT | SINGULAR)],
+    ids=["leap", "nan", "overflow"],
+)
+def test_what_cannot_be_taken_changes_nothing(
+    lr: float, scale: float, fault: int, rows: int, width: int, kernel_device: torch.device
+) -> None:
+    case = make_case(rows, width, 1, torch.float64, kernel_device)
+    pack = case.pack.clone()
+    state, report = step(case, lr, decay=0, scale=scale)
+    assert int(case.fault) & fault
+    assert int(report[0]) == int(case.fault)
+    for part, old in zip(state, [case.layer.V, *case.layer.factors()], strict=True):
+        assert torch.equal(part, old)
+    assert torch.equal(pack, case.pack)
+
+
+def test_after_a_fault_no_step_is_taken(kernel_device: torch.device) -> None:
+    case = make_case(7, 16, 1, torch.float64, kernel_device)
+    case.fault.fill_(TARGET)
+    state, _ = step(case)
+    assert torch.equal(state[0], case.layer.V)
+
+
+@pytest.mark.parametrize(("rows", "width"), [(7, 16), (40, 33)])
+def test_steps_up_to_the_limit_of_the_series_are_exact(rows: int, width: int, kernel_device: torch.device) -> None:
+    """At 0.6 of the learning rate that makes P singular, dozens of terms of the series are needed."""
+    case = make_case(rows, width, 1, torch.float64, kernel_device)
+    k1 = case.record.h.T @ (case.record.curvature[:, None] * case.record.h)
+    lr = 0.6 / torch.linalg.eigvalsh(k1).abs().max().item()
+    expected = exact_step(case.layer.factors(), case.record, lr, 0.0, CLASSES)
+    (_, _, U_inv, *_), _ = step(case, lr, decay=0)
+    assert int(case.fault) == 0
+    # 0.6^64 = 6e-15 is left out; the terms add up to at most 1 / (1 - 0.6).
+    assert error(U_inv - case.layer.U_inv, expected.factors.U_inv - case.layer.U_inv) <= 4 * FLOAT32

@@ -1,0 +1,114 @@
+"""A step as a CUDA graph: the same steps as without, whatever happens between replays."""
+
+import copy
+from collections.abc import Callable, Iterable
+
+import pytest
+import torch
+from torch import Tensor
+
+import zloss
+from tests.gpu import no_synchronisation
+
+H, C, B = 32, 400, 24
+
+
+def make_head(device: torch.device) -> zloss.SphericalOutput:
+    return zloss.SphericalOutput(zloss.FactoredLinear(H, C, device=device), zloss.ZLoss(a=0.2, b=8.0))
+
+
+def training_step(head: zloss.Head, optimizer: torch.optim.Optimizer) -> Callable[[Tensor, Tensor], Tensor]:
+    def step(h: Tensor, target: Tensor) -> Tensor:
+        loss: Tensor = head(h, target)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+def batch(number: int, device: torch.device, rows: int = B) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(number)
+    h, target = torch.randn(rows, H, generator=generator), torch.randint(C, (rows,), generator=generator)
+    return h.to(device), target.to(device)
+
+
+def take_steps(step: Callable[[Tensor, Tensor], Tensor], batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+    for inputs in batches:
+        step(*inputs)
+
+
+def test_captured_steps_are_the_steps(device: torch.device) -> None:
+    plain = make_head(device)
+    replayed = copy.deepcopy(plain)
+    optimizers = [plain.sgd(5.0, weight_decay=1e-3), replayed.sgd(5.0, weight_decay=1e-3)]
+    expected = training_step(plain, optimizers[0])
+    step = zloss.CapturedStep(training_step(replayed, optimizers[1]), optimizers=[optimizers[1]])
+    for number in range(60):
+        if number == 30:  # a learning rate is part of the graph
+            for optimizer in optimizers:
+                optimizer.param_groups[0]["lr"] = 1.0
+        inputs = batch(number, device, rows=B if number % 7 else B // 2)  # and so is a shape
+        assert torch.allclose(step(*inputs), expected(*inputs), rtol=1e-4)
+    # Both round to float32 after every step, in another order where targets repeat.
+    assert torch.allclose(replayed.layer.weight(), plain.layer.weight(), rtol=0, atol=1e-5)
+
+
+def test_on_a_cpu_the_step_just_runs() -> None:
+    calls = []
+    step = zloss.CapturedStep(lambda x: calls.append(x) or x)  # type: ignore[func-returns-value]
+    for number in range(5):
+        assert step(torch.tensor(float(number))) == number
+    assert len(calls) == 5
+
+
+def test_a_layer_is_refactored_between_replays(cuda: torch.device) -> None:
+    head = make_head(cuda)
+    step = zloss.CapturedStep(training_step(head, head.sgd(60.0)))
+    for number in range(800):
+        step(*batch(number, cuda))
+    assert isinstance(head.layer, zloss.FactoredLinear)
+    assert head.layer.refactors > 0
+    assert head.layer.condition() < 2 * head.layer._condition_limit()
+
+
+def test_replays_do_not_wait_for_the_device(cuda: torch.device) -> None:
+    head = make_head(cuda)
+    step = zloss.CapturedStep(training_step(head, head.sgd(0.1)))
+    inputs = batch(0, cuda)
+    for _ in range(5):
+        step(*inputs)
+    with no_synchronisation():
+        for _ in range(3):
+            step(*inputs)
+
+
+@pytest.mark.parametrize("name", ["factored", "dense", "hierarchical", "sampled"])
+def test_a_bad_batch_is_reported_some_replays_later(name: str, cuda: torch.device) -> None:
+    head = zloss.HeadConfig(head=name).build(H, C, device=cuda)
+    step = zloss.CapturedStep(training_step(head, head.sgd(0.1)))
+    for number in range(6):
+        step(*batch(number, cuda))
+    h, target = batch(7, cuda)
+    with pytest.raises(ValueError, match="out of range"):
+        take_steps(step, [(h, target + C)] * 200)
+    for number in range(20):
+        loss = step(*batch(number, cuda))
+    assert loss.isfinite()
+
+
+def test_a_step_too_large_is_refused_with_a_rate_that_would_do(cuda: torch.device) -> None:
+    head = make_head(cuda)
+    step = zloss.CapturedStep(training_step(head, head.sgd(1e6)))
+    with pytest.raises(zloss.RefusedStepError, match="lr <=") as refused:
+        take_steps(step, (batch(number, cuda) for number in range(200)))
+    assert 0 < refused.value.safe_lr < 1e6
+
+
+def test_a_step_that_waits_says_so(cuda: torch.device) -> None:
+    head = make_head(cuda)
+    plain = training_step(head, head.sgd(0.1))
+    step = zloss.CapturedStep(lambda h, target: plain(h, target) * plain(h, target).item())
+    with pytest.raises(RuntimeError, match="cannot be captured as a CUDA graph"):
+        take_steps(step, (batch(number, cuda) for number in range(5)))
