@@ -3,8 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEVICE ?= cpu
+BATCH ?= 200
+RECORDS := benchmarks/records
+BENCHES := bench-output bench-gram bench-model bench-scaling bench-eval bench-data
 
-.PHONY: demo test lint types format bench long-run docs clean
+.PHONY: demo test lint types format bench $(BENCHES) long-run docs clean
 
 demo: $(VENV)/.demo-ready  ## train a language model on real text for a few minutes, and see what it has learnt
 	$(BIN)/zloss demo
@@ -23,8 +27,12 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## measure the output layer on this machine and rewrite its record
-	$(BIN)/python benchmarks/output_layer.py
+bench: $(BENCHES)  ## measure everything on this machine, with nothing else to do; on a GPU: DEVICE=cuda BATCH=200,1000
+
+bench-output: OPTIONS := --batch $(BATCH)
+bench-gram: OPTIONS := --heads dense-z,gram-z --batch 200,1000,4000 --classes 100000
+$(BENCHES): bench-%: $(READY)
+	$(BIN)/zloss bench $(patsubst gram,output,$*) --device $(DEVICE) $(OPTIONS) --output $(RECORDS)/$*.$(DEVICE).jsonl
 
 long-run: $(READY)  ## 20,000 steps in float32 against dense float64 SGD, and rewrite the record
 	$(BIN)/python benchmarks/long_run.py

@@ -20,6 +20,17 @@ PACKAGE = Path(zloss.__file__).parent
 
 # From the bottom up: a module imports from earlier lines only, never from its own line or from later ones.
 LAYERS = (
+    ("zloss.capture", "zloss.kernels"),
+    ("zloss.kernels.tiles",),
+    (
+        "zloss.kernels.block_linear",
+        "zloss.kernels.factored_statistics",
+        "zloss.kernels.factored_update",
+        "zloss.kernels.ngrams",
+        "zloss.kernels.rectified",
+        "zloss.kernels.row_update",
+        "zloss.kernels.spherical_losses",
+    ),
     ("zloss.targets",),
     ("zloss.stats",),
     ("zloss.losses.reduction",),
@@ -32,6 +43,7 @@ LAYERS = (
     ("zloss.layers.gradient",),
     ("zloss.layers.update",),
     ("zloss.layers.conditioning",),
+    ("zloss.layers.fused",),
     ("zloss.layers.weight",),
     ("zloss.layers.statistics",),
     ("zloss.layers.ranking",),
@@ -39,8 +51,6 @@ LAYERS = (
     ("zloss.layers.dense", "zloss.layers.factored"),
     ("zloss.layers.gram",),
     ("zloss.layers",),
-    ("zloss.kernels",),
-    ("zloss.kernels.block_linear", "zloss.kernels.row_update"),
     ("zloss.metrics", "zloss.optim"),
     ("zloss.heads.blocks", "zloss.heads.class_order", "zloss.heads.softmax"),
     ("zloss.heads.clustering", "zloss.heads.samplers"),
@@ -90,6 +100,14 @@ LAYERS = (
     ("zloss.lab.training",),
     ("zloss.lab.display", "zloss.lab.experiments", "zloss.lab.models"),
     ("zloss.lab.demo",),
+    ("zloss.lab.bench", "zloss.lab.bench.inputs", "zloss.lab.bench.peers", "zloss.lab.bench.provenance"),
+    ("zloss.lab.bench.entries", "zloss.lab.bench.report", "zloss.lab.bench.timing"),
+    ("zloss.lab.bench.steps",),
+    ("zloss.lab.bench.cases", "zloss.lab.bench.gate"),
+    ("zloss.lab.bench.data_suite", "zloss.lab.bench.layer_suite", "zloss.lab.bench.memory"),
+    ("zloss.lab.bench.model_suite", "zloss.lab.bench.race", "zloss.lab.bench.ranking_suite"),
+    ("zloss.lab.bench.commands",),
+    ("zloss.lab.bench.__main__",),
     ("zloss.lab.cli",),
     ("zloss.lab.__main__",),
 )
@@ -297,6 +315,7 @@ def test_torch_is_all_that_the_library_needs() -> None:
 
 # All that may be given by position, and hyper-parameters, which may not; there may be more of these.
 SIGNATURES: dict[str, tuple[str, str]] = {
+    "CapturedStep": ("step", "optimizers"),
     "SphericalStats": ("target sum sumsq num_classes", "valid"),
     "SphericalStats.from_logits": ("logits target", "ignore_index"),
     "SphericalStats.from_moments": ("target mean scatter num_classes", "valid"),

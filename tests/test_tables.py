@@ -1,11 +1,22 @@
 """The numbers of the documents are those of the records."""
 
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import tables
 from benchmarks.tables import DOCUMENTS, TABLES, rebuilt, stale_documents
+
+WAITING = {"targets"}  # for their records; they have no place in a document yet
 
 
 def test_documents_show_what_the_records_say() -> None:
-    text = "".join(document.read_text() for document in DOCUMENTS)
-    assert all(f"<!-- table: {name} -->" in text for name in TABLES)
+    placed = {name for document in DOCUMENTS for name in re.findall(r"<!-- table: (\w+) -->", document.read_text())}
+    assert placed <= TABLES.keys()
+    assert TABLES.keys() - placed <= WAITING
     assert stale_documents() == {}, "run `make docs`"
 
 
@@ -16,3 +27,42 @@ def test_a_stale_table_is_noticed() -> None:
     assert new.startswith("before\n<!-- table: accuracy -->\n| float32 weights after 20,000 steps")
     assert new.endswith("<!-- end -->\nafter")
     assert rebuilt(new) == new
+
+
+def keep(folder: Path, file: str, **record: Any) -> None:
+    defaults = {"batch": 200, "hidden": 512, "classes": 793_471, "targets": "uniform", "launch": "eager", "seed": 0}
+    told = {"device": "a device", "versions": {"torch": "2.13"}, "commit": "abc1234", "peak_bytes": 10**9}
+    with (folder / file).open("a") as records:
+        records.write(json.dumps(defaults | told | record) + "\n")
+
+
+def test_targets_are_told_beside_what_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "RECORDS", tmp_path)
+    assert tables.targets().count("not measured") == tables.targets().count("\n") - 1
+    keep(tmp_path, "output.cuda.jsonl", name="factored", time_ms=2.0)
+    keep(tmp_path, "output.cuda.jsonl", name="factored", time_ms=0.1, launch="graph")
+    keep(tmp_path, "output.cuda.jsonl", name="dense softmax, TF32", time_ms=8.0)
+    keep(tmp_path, "output.cuda.jsonl", name="dense softmax, bf16", time_ms=7.5)
+    keep(tmp_path, "output.cuda.jsonl", name="hierarchical softmax", time_ms=None, missing="nothing works")
+    keep(tmp_path, "model.cuda.jsonl", name="net1, factored", time_ms=0.3)
+    keep(tmp_path, "model.cpu.jsonl", name="net1, dense softmax", time_ms=1.0, ratio_to_factored=11.5)
+    lines = tables.targets().splitlines()
+    assert "| factored Z-loss, B = 200 | <= 0.10 ms | 0.1 ms |" in lines
+    assert "| dense softmax (best of TF32, bf16, compiled) / factored, B = 200 | >= 70 | 75 |" in lines
+    assert "| hierarchical softmax / factored, B = 200 | >= 9 | not measured |" in lines
+    assert "| an epoch of One Billion Word with it | < 4 min | 3.75 min |" in lines
+    assert "| net1, dense softmax / factored, CPU | >= 10.5 | 11.5 |" in lines
+
+
+def test_new_records_take_the_place_of_old_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "RECORDS", tmp_path)
+    for device in tables.DEVICES:
+        keep(tmp_path, f"output_layer.{device}.jsonl", name="factored", time_ms=1.0)
+        for classes in (10_000, 793_471):
+            keep(tmp_path, f"output.{device}.jsonl", name="factored", time_ms=3.0, classes=classes)
+            keep(tmp_path, f"output.{device}.jsonl", name="factored", time_ms=2.0, classes=classes, launch="graph")
+        keep(tmp_path, f"output.{device}.jsonl", name="sampled softmax", time_ms=9.0)
+    assert "| factored Z-loss, 793,471 classes | | 2.00 ms |" in tables.speed()
+    assert "| sampled softmax, 793,471 classes / factored Z-loss | 4.5 | 4.5 |" in tables.speed()
+    assert "| dense softmax, 793,471 classes / factored Z-loss | not run | not run |" in tables.speed()
+    assert "| factored, CUDA graph |  |  |  | 2.00 ms | not run | 2.00 ms |  |  |" in tables.heads()

@@ -5,8 +5,8 @@ with one line that says what to do, and code 1; Ctrl-C with code 130.
 """
 
 import json
-import math
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from zloss.lab import million
+from zloss.lab.bench.commands import bench
 from zloss.lab.corpora import CATALOGUE, Corpus, prepare
 from zloss.lab.demo import run_demo
 from zloss.lab.display import (
@@ -26,8 +27,8 @@ from zloss.lab.display import (
     runs_table,
     training_bar,
 )
-from zloss.lab.evaluation import Evaluation
-from zloss.lab.experiments import build_experiment, preset_names
+from zloss.lab.evaluation import finite
+from zloss.lab.experiments import DEFAULT_PRESET, build_experiment, preset_names
 from zloss.lab.models import TrainedModel
 from zloss.lab.plotting import plot_runs
 from zloss.lab.runs import Run, RunError
@@ -42,6 +43,7 @@ app = typer.Typer(
 )
 data = typer.Typer(help="Prepare corpora and look at them.", no_args_is_help=True)
 app.add_typer(data, name="data")
+app.add_typer(bench, name="bench")
 
 console, errors = Console(), Console(stderr=True)
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for scripts")]
@@ -78,16 +80,45 @@ def prepare_corpus(
     corpus: Annotated[str, typer.Argument(help="a name from `zloss data list`, or a text file or folder of yours")],
     folder: Annotated[Path, typer.Option("--to", help="where the prepared corpus goes")],
     source: Annotated[
-        Path | None, typer.Option("--from", help="the folder that has the files of a named corpus")
+        Path | None,
+        typer.Option("--from", help="the folder that has the files or the archive of a named corpus; else a download"),
     ] = None,
     valid: Annotated[Path | None, typer.Option(help="a file of yours to validate on; else the end of the text")] = None,
     test: Annotated[Path | None, typer.Option(help="a file of yours to test on; else the end of the text")] = None,
+    fractions: Annotated[
+        tuple[float, float] | None,
+        typer.Option(
+            metavar="VALID TEST",
+            help="what part of your text is cut off its end to validate and to test on; 0 for none",
+            show_default="0.05 0.05",
+        ),
+    ] = None,
     min_count: Annotated[int | None, typer.Option(help="rarer words become the unknown word")] = None,
     max_words: Annotated[int | None, typer.Option(help="size of the vocabulary at most")] = None,
-    lines: Annotated[bool | None, typer.Option(help="whether the end of a line in your text means something")] = None,
-    tokenizer: Annotated[str | None, typer.Option(help="whitespace, or english for plain text of yours")] = None,
+    whole_vocabulary: Annotated[
+        bool | None,
+        typer.Option(
+            help="words of all splits are classes, as is customary for text8; else those of the training text"
+        ),
+    ] = None,
+    lines: Annotated[
+        bool | None, typer.Option(help="whether the end of a line in your text means something", show_default="lines")
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help="whitespace, or english for plain text of yours", show_default="whitespace"),
+    ] = None,
+    check_counts: Annotated[
+        bool, typer.Option(help="refuse files of a named corpus that have more or fewer words than is known of it")
+    ] = True,
 ) -> None:
-    """Read a corpus once and write its words as numbers. Doing it twice does nothing."""
+    """Read a corpus once and write its words as numbers. Doing it twice does nothing.
+
+    \b
+    zloss data prepare ptb --to data/ptb                         # downloads it
+    zloss data prepare ptb --to data/ptb --from my/folder        # which has its files
+    zloss data prepare letters.txt.xz --to data/letters --tokenizer english --min-count 3
+    """
     with byte_bar(console) as watch:
         prepared = prepare(
             corpus,
@@ -95,17 +126,22 @@ def prepare_corpus(
             source=source,
             valid=valid,
             test=test,
+            fractions=fractions,
             min_count=min_count,
             max_words=max_words,
+            whole_vocabulary=whole_vocabulary,
             lines=lines,
             tokenizer=tokenizer,
+            check_counts=check_counts,
             progress=watch,
         )
     console.print(corpus_table(prepared))
 
 
 @data.command("info")
-def corpus_info(folder: Path, as_json: AsJson = False) -> None:
+def corpus_info(
+    folder: Annotated[Path, typer.Argument(help="folder of a prepared corpus")], as_json: AsJson = False
+) -> None:
     """What a prepared corpus holds."""
     corpus = Corpus.open(folder)
     if as_json:
@@ -121,50 +157,85 @@ def corpus_info(folder: Path, as_json: AsJson = False) -> None:
 def train(
     folder: Annotated[Path, typer.Argument(help="folder of the run")],
     corpus: Annotated[Path | None, typer.Option(help="folder of a prepared corpus")] = None,
-    preset: Annotated[str, typer.Option(help=f"where to start from: {', '.join(preset_names())}")] = "small",
+    preset: Annotated[
+        str | None,
+        typer.Option(help=f"where to start from: {', '.join(preset_names())}", show_default=DEFAULT_PRESET),
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="a TOML file over the preset")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="over both, such as training.lr=0.1 or network.head.a=0.3")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="over both; as often as you like. docs/lab.md has all keys"),
     ] = None,
-    resume: Annotated[bool, typer.Option(help="go on with the run in the folder")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="go on with the run in the folder, with the config that it has")
+    ] = False,
 ) -> None:
-    """Train a network, or go on with one. Ctrl-C saves first."""
-    experiment = resumed(folder) if resume else _new_experiment(corpus, preset, config, settings or [])
+    """Train a network, or go on with one. Ctrl-C saves first.
+
+    \b
+    zloss train runs/one --corpus data/ptb --preset ptb
+    zloss train runs/two --corpus data/ptb --preset ptb --set network.head.a=0.3 --set training.lr=0.5
+    zloss train runs/two --resume
+    """
+    given = {"--corpus": corpus, "--preset": preset, "--config": config, "--set": settings}
+    experiment = _resumed(folder, given) if resume else _new_experiment(corpus, preset, config, settings or [])
     try:
         with training_bar(console) as watch:
             run = fit(experiment, folder, resume=resume, watch=watch)
     except KeyboardInterrupt:
-        errors.print(f"\nsaved; go on with: zloss train {folder} --resume")
+        errors.print(f"\n{_how_to_go_on(folder)}", markup=False, highlight=False)
         sys.exit(_INTERRUPTED)
     console.print(runs_table([run]))
 
 
-def _new_experiment(corpus: Path | None, preset: str, config: Path | None, settings: list[str]) -> Experiment:
+def _resumed(folder: Path, given: Mapping[str, object]) -> Experiment:
+    if ignored := [option for option, value in given.items() if value]:
+        raise RunError(
+            f"--resume goes on with the config that the run has, in {folder / 'config.json'}: leave out "
+            f"{' and '.join(ignored)}, or start a new run in another folder"
+        )
+    return resumed(folder)
+
+
+def _new_experiment(corpus: Path | None, preset: str | None, config: Path | None, settings: list[str]) -> Experiment:
     if corpus is None:
         raise RunError("a new run needs --corpus FOLDER, a prepared corpus: see `zloss data prepare --help`")
-    return build_experiment(str(corpus), preset_name=preset, file=config, settings=settings)
+    # Resolved, so that the run can be used from another folder than it was started in.
+    return build_experiment(str(corpus.resolve()), preset_name=preset or DEFAULT_PRESET, file=config, settings=settings)
+
+
+def _how_to_go_on(folder: Path) -> str:
+    """After Ctrl-C, which may have come before there was anything to save, or twice."""
+    steps = Run(folder).steps()
+    if not steps:
+        return "stopped before anything was saved"
+    return f"stopped; step {steps[-1]:,} is saved. Go on with: zloss train {folder} --resume"
 
 
 @app.command("evaluate")
 def evaluate_run(
     folder: Annotated[Path, typer.Argument(help="folder of the run")],
     split: Annotated[str, typer.Option(help="train, valid or test")] = "test",
-    limit: Annotated[int | None, typer.Option(help="so many examples at most, drawn at random")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            help="so many examples at most, drawn at random, the same ones every time",
+            show_default="all on a GPU, on a CPU what takes about half a minute",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Scores of the best checkpoint, beside those of always predicting the most frequent words."""
+    """Scores of the best checkpoint, beside those of always predicting the most frequent words.
+
+    Behind ± stands half the width of the 95 % confidence interval, where a sample was taken.
+    """
     model = TrainedModel.load(folder)
     with count_bar(errors, "examples") as watch:
         results = model.evaluate(split, limit=limit, progress=watch)
     if as_json:
-        print(json.dumps({name: _json_record(result) for name, result in results.items()}))
+        print(json.dumps({name: finite(result.to_record()) for name, result in results.items()}))
     else:
         console.print(evaluation_table(results))
-
-
-def _json_record(result: Evaluation) -> dict[str, float | None]:
-    """JSON has no infinity, which the perplexity of a word that never occurred is: null instead."""
-    return {name: value if math.isfinite(value) else None for name, value in result.to_record().items()}
 
 
 @app.command()
@@ -174,7 +245,11 @@ def predict(
     top: Annotated[int, typer.Option(help="how many words")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """The most likely next words."""
+    """The words that may well come next, best first, with their scores.
+
+    \b
+    zloss predict runs/one "the company said it" --top 5
+    """
     words = TrainedModel.load(folder).predict(text, top)
     rows = [{"word": word, "score": round(score, 4)} for word, score in words]
     if as_json:
@@ -188,7 +263,7 @@ def list_runs(
     folders: Annotated[list[Path], typer.Argument(help="folders of runs, or folders full of them")],
     as_json: AsJson = False,
 ) -> None:
-    """A table of runs to compare."""
+    """A table of runs to compare, each at its best validation."""
     runs = find_runs(folders)
     if as_json:
         print(json.dumps([run_row(run) for run in runs]))
@@ -198,9 +273,11 @@ def list_runs(
 
 @app.command()
 def plot(
-    folders: Annotated[list[Path], typer.Argument(help="folders of runs")],
+    folders: Annotated[list[Path], typer.Argument(help="folders of runs, or folders full of them")],
     output: Annotated[Path, typer.Option("--to", help="the PNG file to write")] = Path("runs.png"),
-    metric: Annotated[str, typer.Option(help="of the validation, such as top_10_error")] = "top_10_error",
+    metric: Annotated[
+        str, typer.Option(help="top_K_error with K = 1, 5, 10, 20, 50, 100; mrr, mean_rank or perplexity")
+    ] = "top_10_error",
 ) -> None:
     """Validation curves of runs."""
     plot_runs(find_runs(folders), output, metric)
@@ -210,7 +287,7 @@ def plot(
 @app.command()
 def demo(
     folder: Annotated[Path, typer.Option(help="where everything goes")] = Path("demo"),
-    synthetic: Annotated[bool, typer.Option(help="a million made-up classes instead of text")] = False,
+    synthetic: Annotated[bool, typer.Option("--synthetic", help="a million made-up classes instead of text")] = False,
 ) -> None:
     """Train on real text for a few minutes, compare with guessing, and predict."""
     if synthetic:

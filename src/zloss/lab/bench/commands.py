@@ -1,0 +1,281 @@
+"""The command line of the benchmark: `zloss bench output`, `model`, `scaling`, `eval`, `data` and `show`.
+
+Nothing is computed here: commands read their arguments, let a race run and show its records.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, get_args
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from zloss.heads.config import check_name
+from zloss.lab.bench.cases import Case
+from zloss.lab.bench.data_suite import data_cases
+from zloss.lab.bench.entries import ENTRIES, chosen
+from zloss.lab.bench.inputs import Law
+from zloss.lab.bench.layer_suite import (
+    ONE_BILLION_WORD,
+    OUTPUT_CLASSES,
+    SCALING_CLASSES,
+    output_cases,
+    scaling_cases,
+)
+from zloss.lab.bench.model_suite import MODEL_HEADS, model_cases
+from zloss.lab.bench.race import Conditions, Journal, Race, Watcher
+from zloss.lab.bench.ranking_suite import EVAL_HEADS, ranking_cases
+from zloss.lab.bench.report import plot, read_all, tables
+from zloss.lab.bench.steps import Launch
+from zloss.lab.networks import PRESETS
+from zloss.lab.networks import Precision as TrunkPrecision
+from zloss.lab.records import Record
+
+_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+bench = typer.Typer(
+    help="Measure steps of heads and networks, evaluation and data. Leave the machine alone meanwhile.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+console, errors = Console(), Console(stderr=True)
+
+
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
+Heads = Annotated[str, typer.Option(help=f"of {', '.join(ENTRIES)}; separated by commas, or all")]
+Numbers = Annotated[str, typer.Option(help="separated by commas")]
+Repeats = Annotated[int | None, typer.Option(min=1, help="turns of each; else 20 on a GPU and 7 to 30 on a CPU")]
+Memory = Annotated[bool, typer.Option(help="measure memory on a CPU, in a process for each")]
+LaunchOption = Annotated[str | None, typer.Option("--launch", help="only eager, or only graph (CUDA graphs)")]
+Output = Annotated[Path | None, typer.Option(help="file for the records; else bench.SUITE.DEVICE.jsonl here")]
+
+
+@bench.command()
+def output(
+    device: Device = "auto",
+    heads: Heads = "all",
+    batch: Numbers = "200",
+    hidden: Annotated[int, typer.Option(min=1)] = 512,
+    classes: Numbers = OUTPUT_CLASSES,
+    targets: Annotated[str | None, typer.Option(help="only uniform, or only zipf")] = None,
+    launch: LaunchOption = None,
+    repeats: Repeats = None,
+    memory: Memory = True,
+    output: Output = None,
+) -> None:
+    """One training step of the output layer: forward, backward and update, for each head."""
+    conditions = Conditions(device=_device(device), repeats=repeats, measures_memory=memory)
+    cases = output_cases(
+        chosen(_names(heads, tuple(ENTRIES))),
+        batches=_numbers("batch", batch),
+        hidden=hidden,
+        classes=_numbers("classes", classes),
+        law=_law(targets),
+        launch=_launch(launch, conditions.device),
+        device=conditions.device,
+    )
+    run(cases, conditions, output)
+
+
+@bench.command()
+def model(
+    device: Device = "auto",
+    networks: Annotated[str, typer.Option(help=f"of {', '.join(PRESETS)}; separated by commas")] = "net1,net2",
+    heads: Heads = MODEL_HEADS,
+    batch: Annotated[int | None, typer.Option(min=1, help="else that of the paper")] = None,
+    classes: Annotated[int, typer.Option(min=2)] = ONE_BILLION_WORD,
+    precision: Annotated[
+        str | None, typer.Option(help="of hidden layers; else tf32 on a GPU, float32 on a CPU")
+    ] = None,
+    launch: LaunchOption = None,
+    repeats: Repeats = None,
+    memory: Memory = True,
+    output: Output = None,
+) -> None:
+    """One training step of a whole network of the paper, and what that makes of an epoch of One Billion Word."""
+    conditions = Conditions(device=_device(device), repeats=repeats, measures_memory=memory)
+    names = _names(networks, tuple(PRESETS))
+    for name in names:
+        check_name("network", name, PRESETS)
+    cases = model_cases(
+        names,
+        chosen(_names(heads, tuple(ENTRIES))),
+        batch=batch,
+        classes=classes,
+        trunk_precision=_trunk_precision(precision, conditions.device),
+        launch=_launch(launch, conditions.device),
+        device=conditions.device,
+    )
+    run(cases, conditions, output)
+
+
+@bench.command()
+def scaling(
+    device: Device = "auto",
+    heads: Heads = "factored",
+    batch: Numbers = "200,1000",
+    hidden: Numbers = "256,512,1024",
+    classes: Numbers = SCALING_CLASSES,
+    launch: LaunchOption = None,
+    repeats: Repeats = None,
+    memory: Memory = True,
+    output: Output = None,
+) -> None:
+    """The step of the output layer over a wide range of classes, batches and widths."""
+    conditions = Conditions(device=_device(device), repeats=repeats, measures_memory=memory)
+    cases = scaling_cases(
+        chosen(_names(heads, tuple(ENTRIES))),
+        batches=_numbers("batch", batch),
+        hidden=_numbers("hidden", hidden),
+        classes=_numbers("classes", classes),
+        launch=_launch(launch, conditions.device),
+        device=conditions.device,
+    )
+    run(cases, conditions, output)
+
+
+@bench.command("eval")
+def evaluation(
+    device: Device = "auto",
+    heads: Heads = EVAL_HEADS,
+    examples: Annotated[int | None, typer.Option(min=1, help="else 82,000 on a GPU and 512 on a CPU")] = None,
+    hidden: Annotated[int, typer.Option(min=1)] = 512,
+    classes: Annotated[int, typer.Option(min=11)] = ONE_BILLION_WORD,
+    repeats: Repeats = None,
+    memory: Memory = True,
+    output: Output = None,
+) -> None:
+    """Ranks and best classes of many examples over all classes, and one refactor."""
+    conditions = Conditions(device=_device(device), repeats=repeats, measures_memory=memory)
+    examples = examples or (82_000 if conditions.device.type == "cuda" else 512)
+    entries = chosen(_names(heads, tuple(ENTRIES)))
+    run(ranking_cases(entries, examples=examples, hidden=hidden, classes=classes), conditions, output)
+
+
+@bench.command("data")
+def preparation(
+    device: Device = "auto",
+    words: Annotated[int, typer.Option(min=1000, help="of the text that is made up")] = 2_000_000,
+    batch: Annotated[int, typer.Option(min=1)] = 200,
+    classes: Annotated[int, typer.Option(min=2)] = ONE_BILLION_WORD,
+    repeats: Repeats = None,
+    memory: Memory = True,
+    output: Output = None,
+) -> None:
+    """Words a second when a text is prepared, and batches of n-grams a second."""
+    conditions = Conditions(device=_device(device), repeats=repeats, measures_memory=memory)
+    run(data_cases(words=words, batch=batch, classes=classes), conditions, output)
+
+
+@bench.command()
+def show(
+    files: Annotated[list[Path], typer.Argument(help="records of benchmarks")],
+    picture: Annotated[Path | None, typer.Option("--plot", help="a PNG: time against classes")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON for scripts")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="print tables for a document")] = False,
+) -> None:
+    """Records as a table, and as a plot."""
+    records = read_all(files)
+    if as_json:
+        print(json.dumps(records))
+    elif as_markdown:
+        print("\n\n".join(table.to_markdown() for table in tables(records)))
+    else:
+        _print_tables(records)
+    if picture is not None:
+        plot(records, picture)
+        errors.print(f"wrote {picture}")
+
+
+# ---- what they share -------------------------------------------------------------------------------------------------
+
+
+def run(cases: Sequence[Case], conditions: Conditions, file: Path | None) -> None:
+    """Measure, keep the records and show them; code 1 where something was refused or failed."""
+    if not cases:
+        raise ValueError("nothing to measure: no head can be launched like this")
+    journal = Journal(file or Path(f"bench.{cases[0].suite}.{conditions.device.type}.jsonl"), conditions.device)
+    try:
+        with _bar() as watch:
+            Race(cases, conditions, journal, watch).run()
+    finally:  # after Ctrl-C too
+        if journal.records:
+            _print_tables(journal.records)
+            errors.print(f"{len(journal.records)} of {len(cases)} records in {journal.path}", highlight=False)
+    for fault in journal.faults:
+        errors.print(f"[red]not measured:[/red] {fault}", highlight=False)
+    if journal.faults:
+        raise typer.Exit(1)
+
+
+def _print_tables(records: Sequence[Record]) -> None:
+    for table in tables(records):
+        console.print(table.to_rich())
+        for line in table.left_out:
+            console.print(f"not run: {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _bar() -> Iterator[Watcher]:
+    columns = (BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=errors, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+
+
+def _device(name: str) -> torch.device:
+    check_name("device", name, ("auto", "cpu", "cuda"))
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: torch finds no GPU on this machine; use cpu")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def _names(text: str, everything: tuple[str, ...]) -> tuple[str, ...]:
+    return everything if text == "all" else tuple(name.strip() for name in text.split(","))
+
+
+def _numbers(name: str, text: str) -> list[int]:
+    try:
+        numbers = [int(part.replace("_", "")) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        raise ValueError(f"--{name} must be whole numbers from 1 on, separated by commas, got {text!r}")
+    return numbers
+
+
+def _law(text: str | None) -> Law | None:
+    if text is not None:
+        check_name("law of targets", text, get_args(Law))
+    return text  # type: ignore[return-value]
+
+
+def _trunk_precision(text: str | None, device: torch.device) -> TrunkPrecision:
+    text = text or ("tf32" if device.type == "cuda" else "float32")
+    check_name("precision", text, get_args(TrunkPrecision))
+    return text  # type: ignore[return-value]
+
+
+def _launch(text: str | None, device: torch.device) -> Launch | None:
+    if text is not None:
+        check_name("launch", text, get_args(Launch))
+    if text == "graph" and device.type != "cuda":
+        raise ValueError("--launch graph needs a GPU: CUDA graphs run there only")
+    return text  # type: ignore[return-value]
+
+
+def main() -> None:
+    """Run this command line on its own; a user's mistake is a message, not a traceback."""
+    try:
+        bench()
+    except KeyboardInterrupt:
+        errors.print("\ninterrupted")
+        sys.exit(_INTERRUPTED)
+    except (ValueError, OSError) as error:
+        errors.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(1)

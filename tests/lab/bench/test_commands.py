@@ -1,0 +1,231 @@
+"""`zloss bench` as a user meets it, at sizes that take seconds."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import zloss
+from zloss.lab import cli
+from zloss.lab.bench import memory
+from zloss.lab.bench.entries import ENTRIES
+from zloss.lab.bench.layer_suite import LayerCase
+from zloss.lab.bench.timing import Runner
+from zloss.lab.records import read_records, write_records
+
+FIELDS = {
+    "suite",
+    "head",
+    "loss",
+    "device",
+    "batch",
+    "hidden",
+    "classes",
+    "time_ms",
+    "peak_bytes",
+    "versions",
+    "commit",
+}
+SMALL = ("--device", "cpu", "--repeats", 2, "--no-memory")
+RECORDS = Path(__file__).parents[3] / "benchmarks" / "records"
+
+
+def bench(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    """The exit code of a command."""
+    monkeypatch.setattr(sys, "argv", ["zloss", "bench", *map(str, arguments)])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    code = end.value.code
+    return code if isinstance(code, int) else 0
+
+
+def records_of(monkeypatch: pytest.MonkeyPatch, folder: Path, suite: str, *options: object) -> list[dict[str, Any]]:
+    file = folder / "records.jsonl"
+    assert bench(monkeypatch, suite, *SMALL, *options, "--output", file) == 0
+    records = read_records(file)
+    assert all(record.keys() >= FIELDS and record["suite"] == suite for record in records)
+    return records
+
+
+def test_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ("--batch", 20, "--hidden", 16, "--classes", 1000)
+    records = records_of(monkeypatch, tmp_path, "output", *sizes)
+    assert {record["name"] for record in records} == {entry.name for entry in ENTRIES.values()}
+    measured = {record["name"]: record for record in records if record["time_ms"] is not None}
+    assert measured["factored"]["ratio_to_factored"] == 1
+    assert measured["dense softmax"]["ratio_to_factored"] > 0
+    assert {record["targets"] for record in records if record["head"] == "adaptive"} == {"uniform", "zipf"}
+    # What is not installed is named, with the reason.
+    missing = {record["name"]: record["missing"] for record in records if record["time_ms"] is None}
+    assert missing["dense softmax, TF32"] == "needs a GPU"
+    assert "torch.compile" in missing["dense softmax, TF32, compiled"]
+    shown = capsys.readouterr().out
+    assert all(f"not run: {name} (eager): {reason}" in shown for name, reason in missing.items())
+
+
+def test_output_with_chosen_targets_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sizes = ("--batch", "10,20", "--hidden", 16, "--classes", "1_000", "--targets", "zipf")
+    assert bench(monkeypatch, "output", *SMALL, "--heads", "factored, sampled", *sizes) == 0
+    records = read_records(tmp_path / "bench.output.cpu.jsonl")
+    assert [(record["head"], record["batch"]) for record in records] == [
+        ("factored", 10), ("factored", 20), ("sampled", 10), ("sampled", 20),
+    ]  # fmt: skip
+    assert {record["targets"] for record in records} == {"zipf"}
+
+
+def test_memory_is_that_of_a_process_of_its_own() -> None:
+    small, large = (
+        memory.cpu_peak_bytes(LayerCase(entry=ENTRIES["dense"], batch=10, hidden=64, classes=classes))
+        for classes in (1000, 200_000)
+    )
+    if small is None or large is None:
+        pytest.skip("this system does not say")
+    weights = 4 * 64 * 200_000
+    assert 2 * weights < large - small < 4 * weights  # weights, gradient and 10 rows of logits
+
+
+def test_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ("--networks", "ptb", "--heads", "factored,dense", "--batch", 20, "--classes", 1000)
+    for record in records_of(monkeypatch, tmp_path, "model", *options):
+        assert record["ngrams_per_s"] == pytest.approx(20_000 / record["time_ms"], abs=1)
+        assert record["epoch_s"] == pytest.approx(150e6 / 20 * record["time_ms"] / 1000, rel=1e-3)
+        assert (record["network"], record["hidden"], record["trunk_precision"]) == ("ptb", 256, "float32")
+
+
+def test_scaling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ("--batch", 20, "--hidden", "16,32", "--classes", "1000,3000,10_000_000_000")
+    records = records_of(monkeypatch, tmp_path, "scaling", *options)
+    assert [record["classes"] for record in records] == 2 * [1000, 3000, 10**10]
+    assert [record["time_ms"] is None for record in records] == 2 * [False, False, True]
+    assert "GB of memory" in records[-1]["missing"]
+
+
+def test_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = records_of(monkeypatch, tmp_path, "eval", "--examples", 50, "--hidden", 16, "--classes", 1000)
+    tasks = [(record["head"], record["task"]) for record in records]
+    both = [(head, task) for head in ("dense", "hierarchical") for task in ("rank", "topk")]
+    assert tasks == [("factored", "rank"), ("factored", "topk"), ("factored", "refactor"), *both]
+    assert all(record["time_ms"] > 0 for record in records)
+
+
+def test_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    preparation, batches = records_of(monkeypatch, tmp_path, "data", "--words", 5000, "--batch", 50, "--classes", 500)
+    assert preparation["words_per_s"] > 0
+    assert batches["ngrams_per_s"] == pytest.approx(50 * batches["batches_per_s"], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("output", "--heads", "factord"), "unknown head: 'factord'; did you mean 'factored'"),
+        (("output", "--classes", "many"), "--classes must be whole numbers"),
+        (("output", "--device", "abacus"), "unknown device: 'abacus'"),
+        (("output", "--device", "cpu", "--launch", "graph"), "--launch graph needs a GPU"),
+        (("output", "--targets", "zip"), "unknown law of targets: 'zip'; did you mean 'zipf'"),
+        (("model", "--networks", "net3"), "unknown network: 'net3'; did you mean 'net"),
+        (("model", "--precision", "float31"), "unknown precision: 'float31'; did you mean 'float32'"),
+        (("show", "NOWHERE.jsonl"), "NOWHERE.jsonl"),
+        (("show", __file__), "is no file of records"),
+    ],
+)
+def test_mistakes_are_told(
+    arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(monkeypatch, *arguments) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_wrong_head_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("zloss.lab.bench.gate.expected_loss", lambda *_: 1.0)
+    sizes = ("--batch", 20, "--hidden", 16, "--classes", 1000, "--heads", "dense,hierarchical")
+    assert bench(monkeypatch, "output", *SMALL, *sizes, "--targets", "uniform", "--output", tmp_path / "o.jsonl") == 1
+    dense, hierarchical = read_records(tmp_path / "o.jsonl")
+    assert dense["time_ms"] > 0
+    assert hierarchical["time_ms"] is None
+    assert hierarchical["missing"].startswith("refused: the loss of step 1 is off by")
+    assert "hierarchical softmax" in capsys.readouterr().err
+
+
+def test_ctrl_c_keeps_what_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    turns = iter(range(5))
+    take_turn = Runner.take_turn
+
+    def interrupted(self: Runner) -> None:
+        if next(turns, None) is None:
+            raise KeyboardInterrupt
+        take_turn(self)
+
+    monkeypatch.setattr(Runner, "take_turn", interrupted)
+    sizes = ("--batch", 20, "--hidden", 16, "--classes", 1000, "--heads", "factored,dense", "--repeats", 9)
+    assert bench(monkeypatch, "output", *SMALL, *sizes, "--output", tmp_path / "o.jsonl") == 130
+    assert [record["repeats"] for record in read_records(tmp_path / "o.jsonl")] == [3, 2]
+    assert "2 of 2 records" in capsys.readouterr().err
+
+
+def test_it_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "zloss.lab.bench", "show", str(RECORDS / "output_layer.cuda.jsonl"), "--json"]
+    places = os.environ | {"PYTHONPATH": str(Path(zloss.__file__).parents[1])}  # it need not be installed
+    shown = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, env=places).stdout)
+    assert shown[0]["device"] == "NVIDIA H200"
+
+
+# ---- show ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    place = {"suite": "output", "device": "a GPU", "versions": {"torch": "2.13"}, "commit": "abc1234"}
+    times = {"time_ms_quartiles": [1.0, 3.0], "time_ms": 2.0, "peak_bytes": 1_500_000_000}
+    sizes = {"batch": 200, "hidden": 512, "targets": "uniform", "launch": "graph"}
+    records = [
+        place | times | sizes | {"name": name, "classes": classes}
+        for name in ("factored", "dense softmax")
+        for classes in (10_000, 100_000)
+    ]
+    nothing = {"name": "a peer", "classes": 10_000, "time_ms": None, "peak_bytes": None, "missing": "not installed"}
+    write_records(tmp_path / "records.jsonl", [*records, place | sizes | nothing])
+    return tmp_path / "records.jsonl"
+
+
+def test_show(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(monkeypatch, "show", file, "--plot", file.with_suffix(".png")) == 0
+    shown = capsys.readouterr().out
+    assert all(text in shown for text in ("dense softmax", "100,000", "1-3", "1.50"))
+    assert "not run: a peer (graph): not installed" in shown
+    assert file.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert bench(monkeypatch, "show", file, "--markdown") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "output: a GPU, torch 2.13, commit abc1234, graph, B = 200, H = 512"
+    assert lines[2:5] == [
+        "| what | C | ms | spread | GB |",
+        "|---|---:|---:|---:|---:|",
+        "| factored | 10,000 | 2 | 1-3 | 1.50 |",
+    ]
+    assert bench(monkeypatch, "show", file, "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)) == 5
+
+
+@pytest.mark.parametrize("name", ["output_layer.cpu.jsonl", "output_layer.cuda.jsonl"])
+def test_show_reads_the_first_records_too(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(monkeypatch, "show", RECORDS / name, "--markdown") == 0
+    assert "| factored |" in capsys.readouterr().out
+
+
+def test_the_command_on_a_gpu(cuda: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ("--heads", "factored,dense-tf32", "--batch", 20, "--hidden", 64, "--classes", 1000, "--repeats", 2)
+    assert bench(monkeypatch, "output", "--device", "cuda", *options, "--output", tmp_path / "o.jsonl") == 0
+    records = read_records(tmp_path / "o.jsonl")
+    assert [record["launch"] for record in records] == ["eager", "graph"] * 2
+    assert all(record["time_ms"] > 0 and record["peak_bytes"] > 0 and record["driver"] for record in records)

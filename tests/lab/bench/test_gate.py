@@ -1,0 +1,105 @@
+"""The gate lets every head through that can run here, and refuses those that compute something else."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import zloss
+from zloss.lab.bench import gate, peers
+from zloss.lab.bench.entries import ENTRIES, FACTORED, Entry
+from zloss.lab.bench.gate import WrongResultError, check_head
+from zloss.lab.bench.model_suite import check_capture
+from zloss.lab.bench.peers import Peer
+
+DENSE = ENTRIES["dense"]
+
+
+@pytest.mark.filterwarnings("default")  # code of others warns of what it likes
+@pytest.mark.parametrize("key", ENTRIES)
+def test_what_can_run_here_passes(key: str, device: torch.device) -> None:
+    if reason := ENTRIES[key].missing(device):
+        pytest.skip(reason)
+    check_head(ENTRIES[key], "eager", device)
+
+
+def off_by_a_percent(h: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    return 1.01 * torch.nn.functional.cross_entropy(h @ weight.T, target)
+
+
+def with_a_gradient_too_large(h: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    loss = torch.nn.functional.cross_entropy(h @ weight.T, target)
+    return loss + 0.003 * (loss - loss.detach())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (off_by_a_percent, "the loss of step 1 is off by 1.0e-02"),
+        (with_a_gradient_too_large, "change of the weights"),
+    ],
+)
+def test_a_wrong_peer_is_refused(wrong: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(peers.PEERS, "wrong", Peer(lambda: wrong, lambda device: None))
+    with pytest.raises(WrongResultError, match=message):
+        check_head(replace(DENSE, peer="wrong"), "eager", torch.device("cpu"))
+
+
+def test_a_wrong_update_of_the_factors_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = zloss.FactoredLinear.step_
+    monkeypatch.setattr(
+        zloss.FactoredLinear, "step_", lambda self, lr, **options: step(self, lr * (1 + 1e-2), **options)
+    )
+    with pytest.raises(WrongResultError):
+        check_head(FACTORED, "eager", torch.device("cpu"))
+
+
+def test_a_wrong_estimate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = gate.expected_loss
+    monkeypatch.setattr(gate, "expected_loss", lambda head, h, target: 1.3 * right(head, h, target))
+    with pytest.raises(WrongResultError, match="the loss of step 1 is off"):
+        check_head(ENTRIES["nce"], "eager", torch.device("cpu"))
+
+
+class Replays:
+    """Stands for a captured step on a CPU. After three calls it forgets to look at its inputs if it is wrong."""
+
+    made = 0
+
+    def __init__(self, function: Any) -> None:
+        type(self).made += 1
+        self.function, self.calls = function, 0
+        self.inputs: tuple[Tensor, ...] = ()
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        self.calls += 1
+        self.inputs = inputs if self.calls <= 3 else self.inputs
+        return self.function(*self.inputs)
+
+
+class Captures(Replays):
+    def __call__(self, *inputs: Tensor) -> Any:
+        return self.function(*inputs)
+
+
+@pytest.mark.parametrize("check", [lambda entry, cpu: check_head(entry, "graph", cpu), check_capture])
+def test_a_graph_is_checked_as_it_is_replayed(check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    monkeypatch.setattr(zloss, "CapturedStep", Captures, raising=False)
+    check(FACTORED, cpu)
+    assert Captures.made > 0
+    monkeypatch.setattr(zloss, "CapturedStep", Replays, raising=False)
+    with pytest.raises(WrongResultError):
+        check(FACTORED, cpu)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("key", [key for key, entry in ENTRIES.items() if entry.is_capturable])
+def test_what_can_be_captured_passes(key: str, cuda: torch.device) -> None:
+    entry: Entry = ENTRIES[key]
+    if reason := entry.missing(cuda):
+        pytest.skip(reason)
+    check_head(entry, "graph", cuda)
+    check_capture(entry, cuda)
