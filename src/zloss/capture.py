@@ -51,6 +51,31 @@ def note_captured(watched: Watched) -> None:
         _noted.append(watched)
 
 
+class Branch:
+    """A branch beside the main line of the CUDA graph that is being captured; without one, the same line.
+
+    What both use must be referred to until they have joined, or its memory may be given away in between.
+    """
+
+    def __init__(self) -> None:
+        self._stream = torch.cuda.Stream() if is_capturing() else None
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Go on beside the main line, with all that was done on it so far."""
+        if self._stream is None:
+            yield
+            return
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def join(self) -> None:
+        """Go on with all that was done on the branch."""
+        if self._stream is not None:
+            torch.cuda.current_stream().wait_stream(self._stream)
+
+
 class CapturedStep:
     """A training step that is replayed from a CUDA graph where its inputs are on a GPU.
 

@@ -12,7 +12,7 @@ from zloss import kernels
 from zloss.layers import FactoredLinear
 
 
-class _PlainSGD(Optimizer):
+class PlainSGD(Optimizer):
     """`parameter -= lr * gradient` in some form, group by group."""
 
     @overload
@@ -37,7 +37,7 @@ class _PlainSGD(Optimizer):
         raise NotImplementedError
 
 
-class FactoredSGD(_PlainSGD):
+class FactoredSGD(PlainSGD):
     """Plain SGD on factored layers: exactly the steps of `torch.optim.SGD` on the dense weights they stand for.
 
     Use it beside an ordinary optimizer for the rest of the network. Learning-rate schedulers work as usual. Momentum
@@ -93,7 +93,7 @@ class FactoredSGD(_PlainSGD):
             layer.zero_grad()
 
 
-class RowSGD(_PlainSGD):
+class RowSGD(PlainSGD):
     """Plain SGD on parameters whose gradients may be row-sparse: `torch.optim.SGD(parameters, lr)`, made for them.
 
     A coalesced sparse gradient, like that of `HierarchicalSoftmax`, is added on a GPU in one pass over its rows, twice

@@ -1,5 +1,6 @@
 """The language model: its shape, its definition, its gradients, and that every head trains in it."""
 
+import copy
 import math
 import re
 from dataclasses import replace
@@ -14,7 +15,8 @@ from torch import Tensor, nn
 import zloss
 from tests.gpu import no_synchronisation
 from zloss.heads.config import HEADS
-from zloss.lab.networks import EMBEDDING_SCALE, PRESETS, NetworkConfig, NgramNetwork, RectifiedLinear
+from zloss.lab.hidden import RectifiedLinear
+from zloss.lab.networks import EMBEDDING_SCALE, PRESETS, NetworkConfig, NgramNetwork
 
 CLASSES, CONTEXT, ROWS = 40, 3, 12
 COUNTS = torch.arange(CLASSES, 0, -1)
@@ -376,3 +378,57 @@ def test_an_unknown_optimizer() -> None:
     name: Any = "adma"
     with pytest.raises(ValueError, match=re.escape("unknown optimizer: 'adma'; did you mean 'adam'?")):
         build(small()).optimizers(name, lr=0.1)
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_steps_without_gradients_in_memory_are_the_same(
+    weight_decay: float, precision: Any, device: torch.device
+) -> None:
+    plain = build(small(precision=precision), device)
+    network = copy.deepcopy(plain)
+    expected = plain.optimizers(lr=0.1, weight_decay=weight_decay)
+    optimizers = network.optimizers(lr=0.1, weight_decay=weight_decay, forms_gradients=False)
+    for number in range(5):
+        context, target = batch(device)
+        for _ in range(1 + number % 2):  # gradients add up
+            plain(context, target).backward()
+            network(context, target).backward()
+        for optimizer in (*expected, *optimizers):
+            optimizer.step()
+            optimizer.zero_grad()
+    # One rounding less in each step.
+    for one, other in zip(network.trunk_parameters(), plain.trunk_parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    assert all(not layer.grad_factors for layer in network.layers if isinstance(layer, RectifiedLinear))
+
+
+def test_gradients_that_are_not_formed_can_be_dropped(device: torch.device) -> None:
+    network = build(small(), device)
+    before = [parameter.detach().clone() for parameter in network.trunk_parameters()]
+    optimizers = network.optimizers(lr=0.1, forms_gradients=False)
+    network(*batch(device)).backward()
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    for optimizer in optimizers:
+        optimizer.step()
+    for parameter, old in zip(network.trunk_parameters(), before, strict=True):
+        assert torch.equal(parameter, old)
+
+
+@pytest.mark.parametrize("clip", [None, 0.1])
+def test_learning_takes_one_step_of_all_optimizers(clip: float | None, device: torch.device) -> None:
+    plain = build(small("dense"), device)
+    network = copy.deepcopy(plain)
+    context, target = batch(device)
+    expected = plain.optimizers(lr=0.1)
+    loss = plain(context, target)
+    loss.backward()
+    if clip is not None:
+        zloss.clip_grad_norm_(plain, clip)
+    for optimizer in expected:
+        optimizer.step()
+    assert torch.equal(network.learn(context, target, network.optimizers(lr=0.1), clip=clip), loss.detach())
+    for one, other in zip(network.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
+        assert one.grad is None or not one.grad.any()

@@ -2,7 +2,7 @@
 
     network = NgramNetwork(PRESETS["ptb"], num_classes=10_000)
     optimizers = network.optimizers("sgd", lr=1.0, output_lr=20.0)
-    loss = network(context, target)                         # (B, n), (B,) -> ()
+    loss = network.learn(context, target, optimizers)       # (B, n), (B,) -> ()
 
 The trunk is everything below the head. Its products may run in TF32 or bfloat16, its parameters are float32, and the
 head gets float32. Gradients of the embeddings have rows for the words of the batch only, as sparse tensors.
@@ -15,22 +15,21 @@ Shape letters: B examples, n words of context, E width of an embedding, H width 
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.optim import SGD, Adam, Optimizer, SparseAdam
 
-from zloss import kernels
+from zloss.capture import Branch
 from zloss.heads import Head, HeadConfig
 from zloss.heads.config import check_name
-from zloss.optim import RowSGD
+from zloss.lab.hidden import HiddenSGD, RectifiedLinear
+from zloss.optim import RowSGD, clip_grad_norm_
 
 Precision = Literal["float32", "tf32", "bf16"]
 TrunkOptimizer = Literal["sgd", "adam"]
@@ -147,6 +146,45 @@ class NgramNetwork(nn.Module):
         result: Tensor = h.float()
         return result
 
+    def learn(
+        self,
+        context: Tensor,  # (B, n) integers
+        target: Tensor,  # (B,) integers
+        optimizers: Sequence[Optimizer],
+        *,
+        clip: float | None = None,
+        head_products: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> Tensor:
+        """One step of all that `optimizers` gave; returns the loss before it.
+
+        While the step is captured as a CUDA graph, the head learns beside the way down: neither fills the GPU.
+
+        Args:
+            context, target: the batch.
+            optimizers: as the network gave them.
+            clip: norm of the gradient of the whole network, if it is to be clipped.
+            head_products: a context for what the head computes, such as one that sets its precision.
+        """
+        *of_trunk, of_head = optimizers
+        hidden, branch = self.hidden(context), Branch()
+        top = hidden.detach().requires_grad_()
+        with head_products():
+            loss: Tensor = self.head(top, target)
+            loss.backward()
+        if clip is None:
+            with branch.open():
+                of_head.step()
+        hidden.backward(top.grad)
+        if clip is not None:
+            clip_grad_norm_(self, clip)
+            of_head.step()
+        for optimizer in of_trunk:
+            optimizer.step()
+        branch.join()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        return loss.detach()
+
     def trunk_parameters(self) -> Iterator[nn.Parameter]:
         """All parameters but those of the head."""
         yield from self.embedding.parameters()
@@ -160,6 +198,7 @@ class NgramNetwork(nn.Module):
         output_lr: float | None = None,
         weight_decay: float = 0.0,
         output_weight_decay: float = 0.0,
+        forms_gradients: bool = True,
     ) -> list[Optimizer]:
         """Optimizers that together train everything.
 
@@ -170,11 +209,15 @@ class NgramNetwork(nn.Module):
             output_lr: of the head, which is trained by plain SGD; that of the trunk where it is not given.
             weight_decay: of the hidden layers. The embeddings have none: it would change every row at every step.
             output_weight_decay: of the head; refused by those with row-sparse gradients.
+            forms_gradients: whether hidden layers get gradients that can be clipped. SGD does without, and is faster.
         """
         check_name("optimizer", trunk, get_args(TrunkOptimizer))
         rows, dense = list(self.embedding.parameters()), list(self.layers.parameters())
         optimizers: list[Optimizer] = [RowSGD(rows, lr) if trunk == "sgd" else SparseAdam(rows, lr)]
-        if dense and trunk == "sgd":
+        if dense and trunk == "sgd" and not forms_gradients:
+            layers = [layer for layer in self.layers if isinstance(layer, RectifiedLinear)]
+            optimizers.append(HiddenSGD(layers, lr, weight_decay=weight_decay))
+        elif dense and trunk == "sgd":
             # Weight decay in the same launch.
             fused = True if dense[0].is_cuda else None
             optimizers.append(SGD(dense, lr=lr, weight_decay=weight_decay, fused=fused))
@@ -201,82 +244,3 @@ class NgramNetwork(nn.Module):
 
     def extra_repr(self) -> str:
         return f"sizes={[*self.config.sizes, self.num_classes]}, precision={self.config.precision}"
-
-
-class RectifiedLinear(nn.Linear):
-    """A hidden layer, `F.relu(F.linear(x, weight, bias))`.
-
-    Args:
-        in_features: width of x.
-        out_features: width of the layer.
-        tf32: products in TF32 where the device has it, forward and backward, whatever the global setting is. That is
-            global in torch; here it holds during these products only, so that the head keeps its precision.
-        device: where it is made.
-        dtype: of the parameters.
-    """
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        *,
-        tf32: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(in_features, out_features, device=device, dtype=dtype)
-        self.tf32 = tf32
-
-    def forward(self, x: Tensor) -> Tensor:
-        if torch.is_autocast_enabled(x.device.type):
-            return F.relu(super().forward(x))
-        y: Tensor = _Rectified.apply(x, self.weight, self.bias, self.tf32)  # type: ignore[no-untyped-call]
-        return y
-
-
-class _Rectified(torch.autograd.Function):
-    """`F.relu(F.linear(x, weight, bias))` with few launches: the product adds the bias, and one takes both back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, tf32: bool) -> Tensor:
-        with _tf32(tf32):
-            y = F.linear(x, weight, bias).relu_()
-        ctx.save_for_backward(x, weight, y)
-        ctx.tf32 = tf32
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        x, weight, y = ctx.saved_tensors
-        grad, grad_bias = _grad_through_relu(grad, y)
-        with _tf32(ctx.tf32):
-            return grad @ weight, grad.T @ x, grad_bias, None
-
-
-def _grad_through_relu(grad: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Of what y is rectified from, and its sum over the examples, which is the gradient of the bias."""
-    if grad.device.type == "cuda" and kernels.available():
-        masked, total = kernels.load("rectified").grad_through_relu(grad, y)
-        return masked, total
-    masked = grad.masked_fill(y <= 0, 0)
-    return masked, masked.sum(0)
-
-
-@contextmanager
-def _tf32(wanted: bool) -> Iterator[None]:
-    switches: Any = torch.backends
-    has_new_switch = hasattr(switches, "fp32_precision")  # torch 2.9; it must not be mixed with the old one
-    name, tf32 = ("fp32_precision", "tf32") if has_new_switch else ("allow_tf32", True)
-    matmul = switches.cuda.matmul
-    before = getattr(matmul, name)
-    if before == tf32 or not wanted:
-        yield
-        return
-    setattr(matmul, name, tf32)
-    try:
-        yield
-    finally:
-        # "none" follows torch.backends.fp32_precision, which is where an equal value came from.
-        is_inherited = has_new_switch and before == switches.fp32_precision
-        setattr(matmul, name, "none" if is_inherited else before)

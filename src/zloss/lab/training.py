@@ -160,7 +160,10 @@ class Trainer:
         self.validation = batches_of(corpus, "valid", config, self.device, shuffle=False)
         self.network = build_network(config, corpus, self.device)
         self.optimizers = self.network.optimizers(
-            config.training.optimizer, lr=config.training.lr, output_lr=config.training.output_lr
+            config.training.optimizer,
+            lr=config.training.lr,
+            output_lr=config.training.output_lr,
+            forms_gradients=config.training.clip is not None,
         )
         self._check_score()
         self.schedule, self.step = Schedule(), 0
@@ -221,15 +224,7 @@ class Trainer:
 
     def _learn(self, context: Tensor, target: Tensor) -> Tensor:
         self.network.train()
-        loss: Tensor = self.network(context, target)
-        loss.backward()
-        if self.config.training.clip is not None:
-            zloss.clip_grad_norm_(self.network, self.config.training.clip)
-        for optimizer in self.optimizers:
-            optimizer.step()
-        for optimizer in self.optimizers:
-            optimizer.zero_grad()
-        return loss.detach()
+        return self.network.learn(context, target, self.optimizers, clip=self.config.training.clip)
 
     def _after_step(self, loss: Tensor) -> None:
         training = self.config.training

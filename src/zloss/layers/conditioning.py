@@ -18,9 +18,9 @@ from zloss.layers.faults import Fault
 from zloss.layers.gradient import RecordedGradient
 from zloss.layers.update import Step
 
-# Size of the blocks of a pass over V; a pass holds two or three. Larger ones would be faster on a GPU, but memory is
-# promised to stay near that of V.
-_BLOCK_BYTES = 2**24
+# Size of the blocks of a pass over V; a pass holds two or three. On a GPU larger ones are faster, up to a part of V:
+# memory is promised to stay near that of V.
+_BLOCK_BYTES, _MAX_BLOCK_BYTES, _SMALL_PART = 2**24, 2**26, 16
 
 
 def materialise_(V: Tensor, U: Tensor, omega: Tensor, product_dtype: torch.dtype) -> None:
@@ -36,24 +36,42 @@ def materialise_(V: Tensor, U: Tensor, omega: Tensor, product_dtype: torch.dtype
 
 
 def centred_moments(
-    V: Tensor, dtype: torch.dtype, product_dtype: torch.dtype, *, block_bytes: int = _BLOCK_BYTES
-) -> tuple[Tensor, Tensor]:  # (C, H) -> (H,), (H, H)
-    """Mean row of V and Gram matrix of V with its mean row taken off, added up in `dtype`."""
+    V: Tensor,  # (C, H)
+    dtype: torch.dtype,
+    product_dtype: torch.dtype,
+    *,
+    pivot: Tensor | None = None,  # (H,)
+    block_bytes: int | None = None,
+) -> tuple[Tensor, Tensor]:  # (H,), (H, H)
+    """Mean row of V and Gram matrix of V with its mean row taken off, added up in `dtype`.
+
+    A `pivot` that is the mean but for rounding saves one of two passes over V.
+    """
+    pivot = _mean_row(V, dtype, block_bytes) if pivot is None else pivot.to(dtype)
+    total, gram = torch.zeros_like(pivot), V.new_zeros(V.shape[1], V.shape[1], dtype=dtype)
+    for block in _row_blocks(V, dtype, block_bytes):
+        centred = block - pivot
+        total += centred.sum(0)
+        centred = centred.to(product_dtype)
+        gram += centred.T @ centred
+    off = total / V.shape[0]
+    return pivot + off, gram - V.shape[0] * torch.outer(off, off)
+
+
+def _mean_row(V: Tensor, dtype: torch.dtype, block_bytes: int | None) -> Tensor:
     # Sums of differences from one row: a mean that dominates them all is not added up, so rows that are all alike have
     # a Gram matrix of exactly zero.
     pivot = V[0].to(dtype)
     total = torch.zeros_like(pivot)
     for block in _row_blocks(V, dtype, block_bytes):
         total += (block - pivot).sum(0)
-    mean = pivot + total / V.shape[0]
-    gram = V.new_zeros(V.shape[1], V.shape[1], dtype=dtype)
-    for block in _row_blocks(V, dtype, block_bytes):
-        centred = (block - mean).to(product_dtype)
-        gram += centred.T @ centred
-    return mean, gram
+    return pivot + total / V.shape[0]
 
 
-def _row_blocks(V: Tensor, dtype: torch.dtype, block_bytes: int = _BLOCK_BYTES) -> Iterator[Tensor]:
+def _row_blocks(V: Tensor, dtype: torch.dtype, block_bytes: int | None = None) -> Iterator[Tensor]:
+    if block_bytes is None:
+        part = V.nbytes // _SMALL_PART if V.device.type == "cuda" else 0
+        block_bytes = min(max(part, _BLOCK_BYTES), _MAX_BLOCK_BYTES)
     return iter(V.split(max(1, block_bytes // (V.shape[1] * dtype.itemsize))))
 
 

@@ -73,6 +73,7 @@ class FactoredWeight(nn.Module):
         self._drift: Tensor | None = None
         self._steps_since_refactor = self._hasty_refactors = 0
         self._records: list[RecordedGradient] = []
+        self._captured_records: list[RecordedGradient] = []
         self.version = 0  # counts changes of the weights, so that a stale backward pass is noticed
         self._reports, self._replays = DeviceReports(), 0
         self._fused: FusedFactors | None = None
@@ -96,7 +97,7 @@ class FactoredWeight(nn.Module):
         """
         with exact_products(self.V.device.type):
             materialise_(self.V, self.U, self.omega, self.product_dtype)
-            self._finish_refactor(tracked_gram=self.gram.clone())
+            self._finish_refactor(tracked_gram=self.gram.clone(), tracked_mean=self.wbar.clone())
         self._records = [record.after_refactor() for record in self._records]
         self.version += 1
 
@@ -186,6 +187,7 @@ class FactoredWeight(nn.Module):
                 self._step_by_definition(grad, lr, weight_decay)
         if is_capturing():
             note_captured(self)
+            self._captured_records = self._records  # on a branch, their memory must not be given away yet
         elif not self.waits_for_device:
             self._reports.push(self._report)
         self._steps_since_refactor += 1
@@ -220,7 +222,7 @@ class FactoredWeight(nn.Module):
         materialise_(self.V, step.factors.U, step.factors.omega, self.product_dtype)
         subtract_rows_(self.V, grad, grad.h, lr)
         self._warn_if_hasty(health.safe_lr)
-        self._finish_refactor(tracked_gram=step.factors.gram)
+        self._finish_refactor(tracked_gram=step.factors.gram, tracked_mean=step.factors.wbar)
 
     def _apply_where_sound(self, step: Step, grad: RecordedGradient, lr: float, report: Tensor) -> None:
         """Decide on the device: apply the step, or change nothing and raise a fault there for the host to find."""
@@ -309,12 +311,12 @@ class FactoredWeight(nn.Module):
             old.copy_(value)
         self._refresh_copies()
 
-    def _reset_factors(self) -> None:
+    def _reset_factors(self, pivot: Tensor | None = None) -> None:
         torch.nn.init.eye_(self.U)
         torch.nn.init.eye_(self.U_inv)
         self.omega.zero_()
         with exact_products(self.V.device.type):
-            wbar, gram = centred_moments(self.V, self.U.dtype, self.product_dtype)
+            wbar, gram = centred_moments(self.V, self.U.dtype, self.product_dtype, pivot=pivot)
         self.wbar.copy_(wbar)
         self.gram.copy_(gram)
         self._refresh_copies()
@@ -323,8 +325,8 @@ class FactoredWeight(nn.Module):
         if self._fused is not None:
             self._fused.refresh_(self.factors())
 
-    def _finish_refactor(self, tracked_gram: Tensor) -> None:
-        self._reset_factors()
+    def _finish_refactor(self, tracked_gram: Tensor, tracked_mean: Tensor) -> None:
+        self._reset_factors(pivot=tracked_mean)
         self._drift = (tracked_gram - self.gram).norm() / self.gram.norm().clamp_min(torch.finfo(self.gram.dtype).tiny)
         self.refactors += 1
         self._steps_since_refactor = 0
@@ -390,7 +392,7 @@ class FactoredWeight(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has no gradient, as with torch's parameters, and no part in what this layer has under way on a device.
-        return self.__dict__ | {"_records": [], "_reports": DeviceReports(), "_fused": None}
+        return self.__dict__ | {"_records": [], "_captured_records": [], "_reports": DeviceReports(), "_fused": None}
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)

@@ -98,19 +98,10 @@ def network_step(
     )
     network = NgramNetwork(replace(config, head=entry.config), classes, device=device)
     network.head = entry.dressed(network.head)
-    optimizers = network.optimizers("sgd", lr=0.1, output_lr=entry.lr)
+    optimizers = network.optimizers("sgd", lr=0.1, output_lr=entry.lr, forms_gradients=False)
 
     def step(index: Tensor) -> Tensor:
-        context, target = batches.at(index)
-        h = network.hidden(context)
-        with products_of(entry, device):
-            loss: Tensor = network.head(h, target)
-            loss.backward()
-        for optimizer in optimizers:
-            optimizer.step()
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        return loss.detach()
+        return network.learn(*batches.at(index), optimizers, head_products=lambda: products_of(entry, device))
 
     return step, batches
 
