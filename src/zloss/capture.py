@@ -139,11 +139,10 @@ class _Graph:
         global _noted
         self._inputs = [tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in inputs]
         self._graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
         self._watched: list[Watched] = []
         _noted = self._watched
         try:
-            with torch.cuda.graph(self._graph):
+            with _own_workspaces(), torch.cuda.graph(self._graph):
                 output = step(*self._inputs)
         finally:
             _noted = None
@@ -163,6 +162,21 @@ def _device_of(inputs: Sequence[Tensor]) -> torch.device:
     if inputs:
         return inputs[0].device
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@contextmanager
+def _own_workspaces() -> Iterator[None]:
+    """Have cuBLAS take scratch memory anew, before a capture and after it.
+
+    Torch keeps that memory for each stream. Taken during a capture it belongs to the graph and goes with it, but would
+    go on being used for the stream by others, who would then overwrite whatever has come in its place.
+    """
+    torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        yield
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
 
 
 @contextmanager

@@ -18,9 +18,9 @@ from zloss.layers.faults import Fault
 from zloss.layers.gradient import RecordedGradient
 from zloss.layers.update import Step
 
-# Size of the blocks of a pass over V; a pass holds two or three. On a GPU larger ones are faster, up to a part of V:
-# memory is promised to stay near that of V.
-_BLOCK_BYTES, _MAX_BLOCK_BYTES, _SMALL_PART = 2**24, 2**26, 16
+# Size of the blocks of a pass over V, which holds two or three. On an H200 four times as large ones were slower: a pass
+# should find what it holds in the caches.
+_BLOCK_BYTES = 2**24
 
 
 def materialise_(V: Tensor, U: Tensor, omega: Tensor, product_dtype: torch.dtype) -> None:
@@ -41,7 +41,7 @@ def centred_moments(
     product_dtype: torch.dtype,
     *,
     pivot: Tensor | None = None,  # (H,)
-    block_bytes: int | None = None,
+    block_bytes: int = _BLOCK_BYTES,
 ) -> tuple[Tensor, Tensor]:  # (H,), (H, H)
     """Mean row of V and Gram matrix of V with its mean row taken off, added up in `dtype`.
 
@@ -58,7 +58,7 @@ def centred_moments(
     return pivot + off, gram - V.shape[0] * torch.outer(off, off)
 
 
-def _mean_row(V: Tensor, dtype: torch.dtype, block_bytes: int | None) -> Tensor:
+def _mean_row(V: Tensor, dtype: torch.dtype, block_bytes: int) -> Tensor:
     # Sums of differences from one row: a mean that dominates them all is not added up, so rows that are all alike have
     # a Gram matrix of exactly zero.
     pivot = V[0].to(dtype)
@@ -68,10 +68,7 @@ def _mean_row(V: Tensor, dtype: torch.dtype, block_bytes: int | None) -> Tensor:
     return pivot + total / V.shape[0]
 
 
-def _row_blocks(V: Tensor, dtype: torch.dtype, block_bytes: int | None = None) -> Iterator[Tensor]:
-    if block_bytes is None:
-        part = V.nbytes // _SMALL_PART if V.device.type == "cuda" else 0
-        block_bytes = min(max(part, _BLOCK_BYTES), _MAX_BLOCK_BYTES)
+def _row_blocks(V: Tensor, dtype: torch.dtype, block_bytes: int = _BLOCK_BYTES) -> Iterator[Tensor]:
     return iter(V.split(max(1, block_bytes // (V.shape[1] * dtype.itemsize))))
 
 
