@@ -14,7 +14,7 @@ from zloss.lab.records import Record, read_records
 
 ROOT = Path(__file__).parent.parent
 RECORDS = Path(__file__).parent / "records"
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "heads.md")
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "heads.md", ROOT / "docs" / "speed.md")
 DEVICES = ("cpu", "cuda")
 ONE_BILLION_WORD = 793_471
 
@@ -25,14 +25,20 @@ def speed() -> str:
         "| one step of the output layer, B = 200, H = 512 | CPU | GPU |",
         "|---|---|---|",
     ]
-    cpu, gpu = (_records("output", device) for device in DEVICES)
+    cpu, gpu = (_latest("output", device) for device in DEVICES)  # ratios are of one run
     for name in ("dense softmax", "dense softmax, TF32", "hierarchical softmax", "sampled softmax"):
         ratios = [_ratio(records, _launched(records, name)) for records in (cpu, gpu)]
         lines.append(f"| {name}, 793,471 classes / factored Z-loss | {' | '.join(ratios)} |")
-    growth = [_time(records, "factored") / _time(records, "factored", 10_000) for records in (cpu, gpu)]
-    lines.append(f"| factored Z-loss, 793,471 classes / 10,000 classes | {growth[0]:.2f} | {growth[1]:.2f} |")
+    growth = [_growth(records) for records in (cpu, gpu)]
+    lines.append(f"| factored Z-loss, 793,471 classes / 10,000 classes | {' | '.join(growth)} |")
     lines.append(f"| factored Z-loss, 793,471 classes | | {_time(gpu, 'factored'):.2f} ms |")
     return "\n".join([*lines, "", _source("output")])
+
+
+def _growth(records: list[Record]) -> str:
+    """Of the time of the factored step with the number of classes."""
+    few, many = (_launched(records, "factored", classes)["time_ms"] for classes in (10_000, ONE_BILLION_WORD))
+    return "not run" if few is None or many is None else f"{many / few:.2f}"
 
 
 def heads() -> str:
@@ -82,7 +88,7 @@ def targets() -> str:
     lines = ["| | target | measured |", "|---|---|---|"]
     for what, target, value, unit in (*_layer_targets(), *_model_targets(), *_cpu_targets()):
         lines.append(f"| {what} | {target} | {'not measured' if value is None else f'{value:.3g}{unit}'} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", _source("output")])
 
 
 Target = tuple[str, str, float | None, str]  # what, target, measured, unit
@@ -171,16 +177,32 @@ def accuracy() -> str:
     return "\n".join([*lines, "", _source("long_run")])
 
 
-def _path(suite: str, device: str) -> Path | None:
-    """The records of a suite; those of the first benchmark stand in for what has not been measured since."""
-    names = (suite, *(["output_layer"] if suite in ("output", "gram") else []))
-    paths = (RECORDS / f"{name}.{device}.jsonl" for name in names)
-    return next((path for path in paths if path.exists()), None)
+# What has not been measured since stands in the records of earlier runs, some of it under another name: `speed` has the
+# heads that matter most, at the largest size; `output_layer` is the first benchmark.
+_EARLIER = {"output": ("speed", "output_layer"), "gram": ("output_layer",)}
+_RENAMED = {
+    "dense softmax, CCE": "dense softmax, CCE, bf16",
+    "dense softmax, CCE exact": "dense softmax, CCE exact, bf16",
+}
+
+
+def _paths(suite: str, device: str) -> list[Path]:
+    """The records of a suite, the latest first."""
+    paths = (RECORDS / f"{name}.{device}.jsonl" for name in (suite, *_EARLIER.get(suite, ())))
+    return [path for path in paths if path.exists()]
 
 
 def _records(suite: str, device: str) -> list[Record]:
-    path = _path(suite, device)
-    return [] if path is None else read_records(path)
+    return [record for path in _paths(suite, device) for record in _read(path)]
+
+
+def _latest(suite: str, device: str) -> list[Record]:
+    return [record for path in _paths(suite, device)[:1] for record in _read(path)]
+
+
+def _read(path: Path) -> list[Record]:
+    records = read_records(path)
+    return [record | {"name": _RENAMED.get(record.get("name", ""), record.get("name"))} for record in records]
 
 
 def _line(
@@ -228,7 +250,7 @@ def _gigabytes(record: Record) -> str:
 
 def _source(suite: str) -> str:
     notes = []
-    for path in filter(None, (_path(suite, device) for device in DEVICES)):
+    for path in (path for device in DEVICES for path in _paths(suite, device)[:1]):
         record = read_records(path)[0]
         notes.append(f"{record['device']}, torch {record['versions']['torch']}, seed {record['seed']}")
     return f"Measured on {'; '.join(notes)}. Records: `benchmarks/records`."

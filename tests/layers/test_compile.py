@@ -1,0 +1,43 @@
+"""`torch.compile` of a network with a factored layer: the layer runs as it is, between compiled parts."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import zloss
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(nn.Linear(8, 16), nn.ReLU())
+        self.output = zloss.FactoredLinear(16, 300)
+        self.loss = zloss.ZLoss(a=0.1, b=10)
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        loss: Tensor = self.loss(self.output(self.trunk(x), target))
+        return loss
+
+    def step(self, loss: Tensor) -> None:
+        loss.backward()
+        for optimizer in (torch.optim.SGD(self.trunk.parameters(), 0.1), zloss.FactoredSGD(self.output, 5.0)):
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's compiler looks there
+def test_a_compiled_network_takes_the_same_steps(device: torch.device) -> None:
+    plain = Network().to(device)
+    twin = copy.deepcopy(plain)
+    compiled = torch.compile(twin, backend="aot_eager")  # the compiler itself would want a C++ compiler
+    for _ in range(3):
+        x, target = torch.randn(6, 8, device=device), torch.randint(300, (6,), device=device)
+        expected, loss = plain(x, target), compiled(x, target)
+        torch.testing.assert_close(loss, expected)
+        plain.step(expected)
+        twin.step(loss)
+    torch.testing.assert_close(twin.output.weight(), plain.output.weight())
+    parts = torch._dynamo.explain(twin)(x, target)
+    assert parts.graph_count == 2, "the trunk, and the loss"
