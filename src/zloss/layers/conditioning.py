@@ -18,8 +18,8 @@ from zloss.layers.faults import Fault
 from zloss.layers.gradient import RecordedGradient
 from zloss.layers.update import Step
 
-# Size of the blocks of a pass over V, which holds two or three. On an H200 four times as large ones were slower: a pass
-# should find what it holds in the caches.
+# Size of the blocks of a pass over V; a pass holds two or three. Larger ones may be faster on a GPU, but memory is
+# promised to stay near that of V.
 _BLOCK_BYTES = 2**24
 
 

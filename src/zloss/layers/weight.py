@@ -199,8 +199,8 @@ class FactoredWeight(nn.Module):
         self._replays += 1
         self.version += 1
         if self._replays % _REPLAYS_PER_REPORT == 0:
+            self._reports.push(self._report)  # first: a refactor makes reports under way obsolete, this one too
             self._act_on_reports()
-            self._reports.push(self._report)
 
     def _step_by_definition(self, grad: RecordedGradient, lr: float, weight_decay: float) -> None:
         step = exact_step(self.factors(), grad, lr, weight_decay, len(self.V))
@@ -380,13 +380,14 @@ class FactoredWeight(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "FactoredWeight":
         """Move or convert: V as asked, the state with it but in a dtype of its own (a round trip must not blunt it)."""
         check_dtypes(fn(torch.empty(0, dtype=self.V.dtype, device=self.V.device)).dtype, None, None)
-        before = self.factors()._asdict()
+        before, kind = self.factors()._asdict(), (self.V.device, self.V.dtype)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, tensor in before.items():
             source = getattr(self, name) if tensor.is_meta else tensor
             setattr(self, name, source.to(device=self.V.device, dtype=self._state_dtype()))
-        self._fused = None
-        self._report = torch.zeros(4, device=self.V.device, dtype=torch.float64)
+        if kind != (self.V.device, self.V.dtype):  # else a captured step goes on with what there is
+            self._fused = None
+            self._report = torch.zeros(4, device=self.V.device, dtype=torch.float64)
         self._forget_history()
         return self
 
