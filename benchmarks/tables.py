@@ -14,7 +14,7 @@ from zloss.lab.records import Record, read_records
 
 ROOT = Path(__file__).parent.parent
 RECORDS = Path(__file__).parent / "records"
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "heads.md", ROOT / "docs" / "speed.md")
+DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("heads.md", "lab.md", "speed.md")))
 DEVICES = ("cpu", "cuda")
 ONE_BILLION_WORD = 793_471
 
@@ -177,6 +177,36 @@ def accuracy() -> str:
     return "\n".join([*lines, "", _source("long_run")])
 
 
+def epochs() -> str:
+    """What an epoch takes on two cores, and how much longer it would with a dense softmax."""
+    lines = [
+        "| corpus | classes | dense softmax / factored Z-loss | an epoch with the factored Z-loss |",
+        "|---|---|---|---|",
+    ]
+    speeds = [record for record in _records("language_model", "cpu") if record["what"] == "speed"]
+    for own, dense in zip(speeds[::2], speeds[1::2], strict=True):
+        cells = (own["corpus"], f"{own['classes']:,}", f"{dense['ratio_to_factored']:.3g}", f"{own['epoch_s']:.0f} s")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", _source("language_model")])
+
+
+def learning() -> str:
+    """Test scores of the runs, beside always predicting the most frequent words."""
+    depths = (1, 5, 10, 20, 50, 100)
+    header = " | ".join(f"top-{k}" for k in depths)
+    lines = [f"| error on the test split, % | {header} | MRR |", "|---|" + "---|" * (len(depths) + 1)]
+    for record in _records("language_model", "cpu"):
+        for who, scores in record.get("test", {}).items():
+            name = (
+                f"{record['corpus']}, {record['epochs']:.2g} epochs"
+                if who == "this run"
+                else f"{record['corpus']}, {who}"
+            )
+            cells = [f"{100 * scores[f'top_{k}_error']:.1f}" for k in depths]
+            lines.append(f"| {name} | {' | '.join(cells)} | {scores['mrr']:.3f} |")
+    return "\n".join([*lines, "", _source("language_model")])
+
+
 # What has not been measured since stands in the records of earlier runs, some of it under another name: `speed` has the
 # heads that matter most, at the largest size; `output_layer` is the first benchmark.
 _EARLIER = {"output": ("speed", "output_layer"), "gram": ("output_layer",)}
@@ -262,6 +292,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "gram": gram,
     "accuracy": accuracy,
     "targets": targets,
+    "epochs": epochs,
+    "learning": learning,
 }
 _PLACE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -27,7 +27,8 @@ def rows(section: str) -> dict[str, list[str]]:
 
 
 def shown(value: Any) -> str:
-    return "none" if value is None else str(value)
+    """As it would be written in TOML."""
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @pytest.mark.parametrize("key", KEYS)
