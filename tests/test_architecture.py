@@ -312,6 +312,13 @@ def test_torch_is_all_that_the_library_needs() -> None:
     assert (done.returncode, done.stdout) == (0, "stepped torch.Size([3, 2])\n"), done.stderr
 
 
+def test_importing_the_library_brings_no_compiler() -> None:
+    """Each takes seconds, and Triton asks once, when it is imported, whether it shall interpret."""
+    code = "import sys, zloss; print([name for name in ('triton', 'torch._dynamo') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "[]\n"
+
+
 # ---- names -----------------------------------------------------------------------------------------------------------
 
 # All that may be given by position, and hyper-parameters, which may not; there may be more of these.

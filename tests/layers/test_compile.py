@@ -1,4 +1,4 @@
-"""`torch.compile` of a network with a factored layer: the layer runs as it is, between compiled parts."""
+"""`torch.compile` of a network with a factored layer takes the same steps."""
 
 import copy
 
@@ -39,5 +39,3 @@ def test_a_compiled_network_takes_the_same_steps(device: torch.device) -> None:
         plain.step(expected)
         twin.step(loss)
     torch.testing.assert_close(twin.output.weight(), plain.output.weight())
-    parts = torch._dynamo.explain(twin)(x, target)
-    assert parts.graph_count == 2, "the trunk, and the loss"

@@ -93,7 +93,6 @@ class FactoredLinear(FactoredWeight):
         self.V.uniform_(-bound, bound)
         self.adopt_rows()
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # it records its own gradient, which no compiler would see
     def forward(
         self,
         h: Tensor,  # (B, H)
