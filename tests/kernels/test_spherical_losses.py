@@ -408,6 +408,7 @@ def test_in_a_cuda_graph(case: LossCase, shape: tuple[int, ...], cuda: torch.dev
     assert_close([value.detach(), *grads], by_definition(loss, new, None))
 
 
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")  # torch 2.11 says so of every profile
 @every_spherical_loss
 def test_one_launch_forward_and_one_backward(
     case: LossCase, cuda: torch.device, monkeypatch: pytest.MonkeyPatch
