@@ -16,7 +16,6 @@ from zloss.capture import is_capturing, note_captured
 from zloss.layers.faults import DeviceReports, Fault, fault_error
 from zloss.targets import Targets, checked_targets, parse_targets
 
-_REPLAYS_PER_REPORT = 4  # a captured step is shorter than the host needs for a report
 _BATCH_FAULTS = (Fault.TARGET, Fault.HIDDEN)
 
 
@@ -59,7 +58,7 @@ class Doorkeeper:
     def __init__(self, num_classes: int, ignore_index: int) -> None:
         self.num_classes, self.ignore_index = num_classes, ignore_index
         self._faults: Tensor | None = None  # (2,) bool on the device: which of `_BATCH_FAULTS` have occurred
-        self._reports, self._replays = DeviceReports(), 0
+        self._reports = DeviceReports()
 
     def admit(self, h: Tensor, target: Tensor, weight: Tensor) -> Admitted:
         """Check a batch; `h` comes back in the dtype of the layer."""
@@ -102,11 +101,8 @@ class Doorkeeper:
 
     def after_replay(self) -> None:
         """Look for faults that the replays of a captured step have left."""
-        self._replays += 1
-        if self._replays % _REPLAYS_PER_REPORT == 0 and self._faults is not None:
-            if report := self._reports.latest():
-                self._raise_first(report)
-            self._reports.push(self._faults)
+        if self._faults is not None and (report := self._reports.after_replay(self._faults)):
+            self._raise_first(report)
 
     def _raise_first(self, faults: Sequence[float]) -> None:
         for fault, is_there in zip(_BATCH_FAULTS, faults, strict=True):

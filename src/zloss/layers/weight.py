@@ -27,7 +27,6 @@ _MAX_SCALE = 1e6
 # A host that runs ahead of its GPU sees the condition pass its limit late. A single step that would exceed the limit
 # this many times over has leapt towards singularity, and is refused.
 _LEAP = 100.0
-_REPLAYS_PER_REPORT = 4  # a captured step is shorter than the host needs for a report
 _FORGOTTEN_STEP = 1000  # backward passes without a step before we suspect that there is no optimizer
 _HASTY_STEPS, _HASTY_REFACTORS = 10, 5  # so many refactors, each so soon after the last: the learning rate is too large
 
@@ -75,7 +74,7 @@ class FactoredWeight(nn.Module):
         self._records: list[RecordedGradient] = []
         self._captured_records: list[RecordedGradient] = []
         self.version = 0  # counts changes of the weights, so that a stale backward pass is noticed
-        self._reports, self._replays = DeviceReports(), 0
+        self._reports = DeviceReports()
         self._fused: FusedFactors | None = None
         self._asked_state_dtype, self._asked_product_dtype = state_dtype, product_dtype
         self.V = nn.Parameter(torch.empty(num_classes, width, device=device, dtype=dtype))
@@ -175,7 +174,8 @@ class FactoredWeight(nn.Module):
     @torch.no_grad()
     def step_(self, lr: float, *, weight_decay: float = 0.0) -> None:
         """Take the SGD step of the recorded gradient and use it up. `FactoredSGD` calls this."""
-        self._act_on_reports()
+        if not self.waits_for_device and not is_capturing() and (report := self._reports.latest()):
+            self._act_on(report)
         grad = self.recorded_gradient()
         if grad is None:
             self._warn_if_zeroed_too_soon()
@@ -196,11 +196,9 @@ class FactoredWeight(nn.Module):
     def after_replay(self) -> None:
         """Look after the layer once a captured step has been replayed."""
         self._steps_since_refactor += 1
-        self._replays += 1
         self.version += 1
-        if self._replays % _REPLAYS_PER_REPORT == 0:
-            self._reports.push(self._report)  # first: a refactor makes reports under way obsolete, this one too
-            self._act_on_reports()
+        if report := self._reports.after_replay(self._report):
+            self._act_on(report)
 
     def _step_by_definition(self, grad: RecordedGradient, lr: float, weight_decay: float) -> None:
         step = exact_step(self.factors(), grad, lr, weight_decay, len(self.V))
@@ -238,11 +236,8 @@ class FactoredWeight(nn.Module):
         grad = replace(grad, target_grad=torch.where(sound, grad.target_grad, 0))
         subtract_rows_(self.V, grad, torch.where(sound, step.rows, 0), lr)
 
-    def _act_on_reports(self) -> None:
+    def _act_on(self, report: list[float]) -> None:
         """Refactor, or raise, when word of an earlier step's trouble has come back from the device."""
-        report = None if self.waits_for_device or is_capturing() else self._reports.latest()
-        if report is None:
-            return
         health = Health.read(report, len(self.U))
         if health.fault:
             raise self._clear_fault(Fault(health.fault), health.safe_lr)
