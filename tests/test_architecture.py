@@ -73,7 +73,9 @@ LAYERS = (
         "zloss.lab.durable",
         "zloss.lab.hidden",
         "zloss.lab.permutation",
+        "zloss.lab.starting",
         "zloss.lab.synthetic",
+        "zloss.lab.terminal",
     ),
     (
         "zloss.lab.comparison",

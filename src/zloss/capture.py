@@ -42,7 +42,7 @@ _noted: list[Watched] | None = None  # by the step that is being captured
 
 def is_capturing() -> bool:
     """Whether operations are being recorded instead of run."""
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def note_captured(watched: Watched) -> None:

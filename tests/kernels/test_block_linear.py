@@ -4,7 +4,6 @@ On a machine without a GPU they run in Triton's interpreter.
 """
 
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
@@ -17,6 +16,8 @@ from zloss.heads.blocks import RowBlocks, block_linear
 
 if not kernels.available():
     pytest.skip("triton is not installed", allow_module_level=True)
+
+pytestmark = pytest.mark.usefixtures("poisoned")
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
@@ -38,18 +39,6 @@ def small_tiles(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, module.Tile(elements=64, columns=8, warps=1))
     monkeypatch.setattr(module, "SCORES_AT_ONCE", 2)
     monkeypatch.setattr(module, "FILL_ROWS", 4)
-
-
-@pytest.fixture(autouse=True)
-def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a kernel does not write is NaN."""
-    empty = torch.empty
-
-    def full_of_nan(*args: Any, **kwargs: Any) -> Tensor:
-        tensor = empty(*args, **kwargs)
-        return tensor.fill_(torch.nan) if tensor.is_floating_point() else tensor
-
-    monkeypatch.setattr(torch, "empty", full_of_nan)
 
 
 def everything(p: Problem, scores: Tensor, upstream: Tensor) -> list[Tensor]:

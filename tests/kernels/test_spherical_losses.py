@@ -23,6 +23,8 @@ from zloss.losses.spherical import has_kernel, kernel_loss, suits_kernels
 if not kernels.available():
     pytest.skip("triton is not installed", allow_module_level=True)
 
+pytestmark = pytest.mark.usefixtures("poisoned")
+
 CLASSES = 50
 REDUCTIONS = ["mean", "sum", "none"]
 DTYPES = [torch.float64, torch.float32]
@@ -35,18 +37,6 @@ ROUNDINGS = 1e-14
 @pytest.fixture
 def module() -> ModuleType:
     return kernels.load("spherical_losses")
-
-
-@pytest.fixture(autouse=True)
-def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a kernel does not write is NaN."""
-    empty = torch.empty
-
-    def full_of_nan(*args: Any, **kwargs: Any) -> Tensor:
-        tensor = empty(*args, **kwargs)
-        return tensor.fill_(torch.nan) if tensor.is_floating_point() else tensor
-
-    monkeypatch.setattr(torch, "empty", full_of_nan)
 
 
 @pytest.fixture

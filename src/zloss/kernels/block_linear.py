@@ -27,6 +27,8 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
+from zloss.kernels.tiles import pieces, power_of_2
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -37,7 +39,7 @@ class Tile:
     warps: int
 
     def shape(self, width: int) -> tuple[int, int]:
-        columns = min(self.columns, _power_of_2(width))
+        columns = min(self.columns, power_of_2(width))
         return self.elements // columns, columns
 
 
@@ -69,7 +71,7 @@ def plan(
         return _plan_by_sorting(block, offsets, num_rows)
     out = torch.empty(6 * num + 2, dtype=torch.long, device=block.device)
     with torch.cuda.device_of(block):
-        _plan[(1,)](block, offsets, out, num, num_rows, NUM=_power_of_2(num), UNROLL=8, num_warps=8)
+        _plan[(1,)](block, offsets, out, num, num_rows, NUM=power_of_2(num), UNROLL=8, num_warps=8)
     return out
 
 
@@ -86,7 +88,7 @@ def scores(
     rows, columns = SCORES.shape(width)
     if out.numel():
         with torch.cuda.device_of(h):
-            _scores[(num * _pieces(largest, rows),)](
+            _scores[(num * pieces(largest, rows),)](
                 h.contiguous(),
                 weight,
                 bias,
@@ -117,7 +119,7 @@ def grad_h(
     rows, columns = GRAD_H.shape(width)
     if out.numel():
         with torch.cuda.device_of(grad):
-            _grad_h[(num * _pieces(width, columns),)](
+            _grad_h[(num * pieces(width, columns),)](
                 grad.contiguous(),
                 weight,
                 plan,
@@ -149,9 +151,9 @@ def grad_rows(
     sums = torch.empty(num_rows, dtype=bias_dtype, device=h.device) if bias_dtype else None
     rows, columns = GRAD_ROWS.shape(width)
     if num_rows:
-        own = num * _pieces(largest, rows) * _pieces(width, columns)
+        own = num * pieces(largest, rows) * pieces(width, columns)
         with torch.cuda.device_of(h):
-            _grad_rows[(_pieces(num_rows, FILL_ROWS) + own,)](
+            _grad_rows[(pieces(num_rows, FILL_ROWS) + own,)](
                 grad.contiguous(),
                 h.contiguous(),
                 plan,
@@ -171,15 +173,6 @@ def grad_rows(
                 num_warps=GRAD_ROWS.warps,
             )
     return row, values, sums
-
-
-# Triton's own functions for these take as long as an addition on the device.
-def _pieces(length: int, size: int) -> int:
-    return -(-length // size)
-
-
-def _power_of_2(at_least: int) -> int:
-    return 1 << (at_least - 1).bit_length()
 
 
 def _stride(weight: Tensor) -> int:

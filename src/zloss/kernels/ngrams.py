@@ -12,6 +12,8 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
+from zloss.kernels.tiles import pieces, power_of_2
+
 # Examples of one program. There is nothing to compute, only to wait for: few each, so that all wait at once.
 _ROWS, _WARPS = 8, 1
 
@@ -41,7 +43,7 @@ def batch(
     size = 0 if returns is None else base**2 - len(returns)
     boundary, padding = ends or (None, None)
     with torch.cuda.device_of(tokens):
-        _batch[(-(-rows // _ROWS),)](
+        _batch[(pieces(rows, _ROWS),)](
             tokens.view(_UNSIGNED[tokens.dtype]),
             tokens.stride(0),
             index,
@@ -58,7 +60,7 @@ def batch(
             NUM_CONTEXT=context,
             ROUNDS=rounds,
             ROWS=_ROWS,
-            COLUMNS=1 << (context - 1).bit_length(),
+            COLUMNS=power_of_2(context),
             num_warps=_WARPS,
         )
     return words, target

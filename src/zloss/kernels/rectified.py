@@ -12,6 +12,8 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
+from zloss.kernels.tiles import pieces
+
 # What one program holds. Narrow, as one program has to see all rows of a column, and there should be many programs.
 _ROWS, _COLUMNS, _WARPS = 256, 16, 4
 
@@ -25,7 +27,7 @@ def grad_through_relu(
     masked = torch.empty(num, width, dtype=grad.dtype, device=grad.device)
     total = torch.empty(width, dtype=grad.dtype, device=grad.device)
     with torch.cuda.device_of(grad):
-        _grad_through_relu[(-(-width // _COLUMNS),)](
+        _grad_through_relu[(pieces(width, _COLUMNS),)](
             grad.contiguous(),
             y.contiguous(),
             masked,

@@ -26,6 +26,8 @@ import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from zloss.kernels.tiles import pieces, power_of_2
+
 # What a program holds at once: two targets per thread, which on an H100 take 76 registers, none spilled.
 _TILE, _MAX_WARPS = 1024, 16
 # By estimate, more than these take a single program longer than the launches that it saves.
@@ -35,7 +37,7 @@ MAX_TARGETS = 16384
 def fits(target: Tensor) -> bool:
     """Whether the kernels take a batch of this shape."""
     rows, columns = _shape(target)
-    return rows * columns > 0 and rows * triton.next_power_of_2(columns) <= MAX_TARGETS
+    return rows * columns > 0 and rows * power_of_2(columns) <= MAX_TARGETS
 
 
 def reduced_loss(
@@ -81,9 +83,9 @@ class _ReducedLoss(torch.autograd.Function):
         dtype = target.dtype if weight is None else torch.promote_types(target.dtype, weight.dtype)
         out = torch.empty(rows if reduction == "none" else (), dtype=dtype, device=target.device)
         slopes = torch.empty(rows * (columns + 2) + 1, dtype=torch.float64, device=target.device)
-        tile_columns = triton.next_power_of_2(columns)
-        tile_rows = min(triton.next_power_of_2(rows), max(_TILE // tile_columns, 1))
-        programs = triton.cdiv(rows, tile_rows) if reduction == "none" else 1
+        tile_columns = power_of_2(columns)
+        tile_rows = min(power_of_2(rows), max(_TILE // tile_columns, 1))
+        programs = pieces(rows, tile_rows) if reduction == "none" else 1
         with torch.cuda.device_of(target):
             _losses_and_slopes[(programs,)](
                 target.contiguous(),
@@ -118,9 +120,9 @@ class _ReducedLoss(torch.autograd.Function):
         rows, num = ctx.shape[0], ctx.shape.numel()
         grads = torch.empty(num + 2 * rows, dtype=ctx.dtype, device=slopes.device)
         upstream = upstream.expand(rows)  # a scalar becomes a vector of stride 0
-        size = min(triton.next_power_of_2(len(grads)), _TILE // 4)
+        size = min(power_of_2(len(grads)), _TILE // 4)
         with torch.cuda.device_of(slopes):
-            _gradients[(triton.cdiv(len(grads), size),)](
+            _gradients[(pieces(len(grads), size),)](
                 upstream,
                 upstream.stride(0),
                 slopes,

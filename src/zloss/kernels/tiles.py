@@ -1,4 +1,4 @@
-"""What the kernels of the factored layer share: parts of row-major matrices."""
+"""What kernels share: parts of row-major matrices, and the arithmetic of cutting things up."""
 
 # mypy: allow-untyped-defs, allow-untyped-decorators, allow-untyped-calls, allow-incomplete-defs
 import triton  # type: ignore[import-untyped]
@@ -35,6 +35,7 @@ def tile_of(number, across, SIDE: tl.constexpr):
     return (number // across) * SIDE + tl.arange(0, SIDE), (number % across) * SIDE + tl.arange(0, SIDE)
 
 
+# Triton's own functions for these take the host as long as an addition takes the device.
 def pieces(length: int, size: int) -> int:
     """How many pieces of this size cover the length."""
     return -(-length // size)

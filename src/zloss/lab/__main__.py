@@ -1,16 +1,11 @@
 """The command `zloss`, and `python -m zloss.lab`: the command line, or how to get what it needs."""
 
-import importlib
-import sys
+from zloss.lab.starting import start
 
 
 def main() -> None:
     """Run the command line of the lab."""
-    try:
-        cli = importlib.import_module("zloss.lab.cli")
-    except ModuleNotFoundError as error:
-        sys.exit(f"the lab needs {error.name}, which is not installed: pip install 'zloss[lab]'")
-    cli.main()
+    start("zloss.lab.cli")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from zloss.lab import million
 from zloss.lab.bench.commands import bench
@@ -32,9 +31,8 @@ from zloss.lab.experiments import DEFAULT_PRESET, build_experiment, preset_names
 from zloss.lab.models import TrainedModel
 from zloss.lab.plotting import plot_runs
 from zloss.lab.runs import Run, RunError
+from zloss.lab.terminal import INTERRUPTED, console, errors, run_commands
 from zloss.lab.training import Experiment, fit, resumed
-
-_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 app = typer.Typer(
     help="Classifiers with a huge number of classes: train and compare word-level language models.",
@@ -45,21 +43,12 @@ data = typer.Typer(help="Prepare corpora and look at them.", no_args_is_help=Tru
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
 
-console, errors = Console(), Console(stderr=True)
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for scripts")]
 
 
 def main() -> None:
-    """Run the command line; a user's mistake is a message, not a traceback."""
-    try:
-        app()
-    except KeyboardInterrupt:
-        errors.print("\ninterrupted")
-        sys.exit(_INTERRUPTED)
-    except (ValueError, OSError) as error:
-        errors.print("[red]error:[/red]", end=" ")
-        errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
-        sys.exit(1)
+    """Run the command line."""
+    run_commands(app)
 
 
 # ---- data ------------------------------------------------------------------------------------------------------------
@@ -184,7 +173,7 @@ def train(
             run = fit(experiment, folder, resume=resume, watch=watch)
     except KeyboardInterrupt:
         errors.print(f"\n{_how_to_go_on(folder)}", markup=False, highlight=False)
-        sys.exit(_INTERRUPTED)
+        sys.exit(INTERRUPTED)
     console.print(runs_table([run]))
 
 

@@ -4,7 +4,6 @@ Nothing is computed here: commands read their arguments, let a race run and show
 """
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Annotated, get_args
 
 import torch
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from zloss.heads.config import check_name
@@ -35,16 +33,14 @@ from zloss.lab.bench.steps import Launch
 from zloss.lab.networks import PRESETS
 from zloss.lab.networks import Precision as TrunkPrecision
 from zloss.lab.records import Record
-
-_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+from zloss.lab.terminal import console, errors, run_commands
+from zloss.lab.training import device_of
 
 bench = typer.Typer(
     help="Measure steps of heads and networks, evaluation and data. Leave the machine alone meanwhile.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-console, errors = Console(), Console(stderr=True)
-
 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
 Heads = Annotated[str, typer.Option(help=f"of {', '.join(ENTRIES)}; separated by commas, or all")]
@@ -230,9 +226,7 @@ def _bar() -> Iterator[Watcher]:
 
 def _device(name: str) -> torch.device:
     check_name("device", name, ("auto", "cpu", "cuda"))
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: torch finds no GPU on this machine; use cpu")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+    return device_of(name)
 
 
 def _names(text: str, everything: tuple[str, ...]) -> tuple[str, ...]:
@@ -270,12 +264,5 @@ def _launch(text: str | None, device: torch.device) -> Launch | None:
 
 
 def main() -> None:
-    """Run this command line on its own; a user's mistake is a message, not a traceback."""
-    try:
-        bench()
-    except KeyboardInterrupt:
-        errors.print("\ninterrupted")
-        sys.exit(_INTERRUPTED)
-    except (ValueError, OSError) as error:
-        errors.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(1)
+    """Run this command line on its own."""
+    run_commands(bench)
