@@ -37,18 +37,20 @@ class Watched(Protocol):
         """Act on what replays have left on the device, and raise what they could not."""
 
 
-_noted: list[Watched] | None = None  # by the step that is being captured
-
-
 def is_capturing() -> bool:
     """Whether operations are being recorded instead of run."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
+def is_capturing_step() -> bool:
+    """Whether they are by a `CapturedStep`, which ends the branches that nobody has joined."""
+    return _recording is not None
+
+
 def note_captured(watched: Watched) -> None:
     """Have `after_replay` called after every replay of the step that is being captured, if one is."""
-    if _noted is not None and all(watched is not other for other in _noted):
-        _noted.append(watched)
+    if _recording is not None and all(watched is not other for other in _recording.watched):
+        _recording.watched.append(watched)
 
 
 class Branch:
@@ -66,6 +68,8 @@ class Branch:
         if self._stream is None:
             yield
             return
+        if _recording is not None:
+            _recording.branches.append(self)
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             yield
@@ -74,6 +78,17 @@ class Branch:
         """Go on with all that was done on the branch."""
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
+
+
+class _Recording:
+    """What a step has made known of itself while it is captured."""
+
+    def __init__(self) -> None:
+        self.watched: list[Watched] = []
+        self.branches: list[Branch] = []
+
+
+_recording: _Recording | None = None
 
 
 class CapturedStep:
@@ -136,16 +151,21 @@ class _Graph:
     """One recording of the step, with inputs of its own."""
 
     def __init__(self, step: Callable[..., Tensor], inputs: Sequence[Tensor]) -> None:
-        global _noted
+        global _recording
         self._inputs = [tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in inputs]
         self._graph = torch.cuda.CUDAGraph()
-        self._watched: list[Watched] = []
-        _noted = self._watched
+        recording = _recording = _Recording()
         try:
-            with _own_workspaces(), torch.cuda.graph(self._graph):
-                output = step(*self._inputs)
+            # Where both want the device, the main line goes before the branches.
+            with _own_workspaces(), torch.cuda.graph(self._graph, stream=torch.cuda.Stream(priority=-1)):
+                try:
+                    output = step(*self._inputs)
+                finally:  # or torch would complain of them instead
+                    for branch in recording.branches:
+                        branch.join()
         finally:
-            _noted = None
+            _recording = None
+        self._watched = recording.watched
         self._output = output.detach()
 
     def replay(self, inputs: Sequence[Tensor]) -> Tensor:

@@ -189,7 +189,8 @@ def test_double_backward_is_refused(device: torch.device) -> None:
     layer = make_layer(device)
     h, target = batch(layer)
     (grad,) = torch.autograd.grad(zloss.ZLoss(a=0.2, b=8.0)(layer(h, target)), h, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
+    # The kernel of the loss, on a GPU, has no derivative to begin with.
+    with pytest.raises(RuntimeError, match=r"once_differentiable|does not require grad"):
         grad.sum().backward()
 
 
@@ -211,7 +212,9 @@ def test_record_does_not_keep_the_network_below_alive(device: torch.device) -> N
     zloss.ZLoss(a=0.2, b=8.0)(layer(x * 2, torch.randint(CLASSES, (4,), device=device))).backward()
     gradient = layer.recorded_gradient()
     assert gradient is not None
-    assert all(not tensor.requires_grad for tensor in vars(gradient).values())
+    tensors = [value for value in vars(gradient).values() if isinstance(value, Tensor)]
+    assert len(tensors) >= 8
+    assert not any(tensor.requires_grad for tensor in tensors)
 
 
 # ---- precision -------------------------------------------------------------------------------------------------------

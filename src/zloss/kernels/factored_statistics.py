@@ -2,7 +2,9 @@
 
 Forward, one launch gathers the batch and the rows of its targets in V, one product multiplies them by the Gram matrix
 and by U, and one launch reduces each row to its statistics. Then the rows of W are at hand, and the backward pass is
-one launch without any product. Nothing waits for the device, and nothing depends on values that only it knows.
+one launch without any product. Nothing waits for the device, and nothing depends on values that only it knows. While a
+training step is captured as a CUDA graph, the products that its update will need of the batch alone begin at once, on
+branches beside all this.
 
 A batch with a target that is no class, or with activations that are not finite, raises its bits in a fault of its own
 and in that of the layer; its rows that are at fault have a mean of NaN, and its gradient of h is 0.
@@ -18,7 +20,30 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
+from zloss.capture import Branch
 from zloss.kernels.tiles import power_of_2
+
+
+class Begun(NamedTuple):
+    """Products that the update by a batch of B < H rows begins with, maybe still under way on branches."""
+
+    inner_branch: Branch
+    inner: Tensor  # (B, B) h h^T
+    scatter: Tensor  # (B, B) h gram h^T
+    turned_branch: Branch
+    turned: Tensor  # (B, 2 H) h U^T and h U_inv
+    rounded: Tensor  # (B, H) h U_inv in float32
+
+    @classmethod
+    def of(cls, h: Tensor, hg: Tensor, pack: Tensor) -> "Begun":
+        """For a batch (B, H), its product with the Gram matrix, and the factors as they are now."""
+        inner_branch, turned_branch = Branch(), Branch()
+        with inner_branch.open():
+            inner, scatter = h @ h.T, hg @ h.T
+        with turned_branch.open():
+            turned = h @ pack[1:].flatten(0, 1).T
+            rounded = turned[:, h.shape[1] :].float().contiguous()
+        return cls(inner_branch, inner, scatter, turned_branch, turned, rounded)
 
 
 class Statistics(NamedTuple):
@@ -58,8 +83,9 @@ def statistics(
     target_fault: int,
     hidden_fault: int,
     layer_fault: Tensor,  # () int64, in place
-) -> Statistics:
-    """The statistics of the activations `h @ (V U + 1 omega^T)^T`."""
+    begins_step: bool = False,
+) -> tuple[Statistics, Begun | None]:
+    """The statistics of the activations `h @ (V U + 1 omega^T)^T`; where asked for, what the update begins with."""
     (rows, own_width), num_targets, width = h.shape, target.shape[1], V.shape[1]
     gathered = pack.new_empty(1 + num_targets, rows, width)
     index, bits = torch.empty_like(target), torch.empty(rows, dtype=torch.long, device=h.device)
@@ -73,6 +99,7 @@ def statistics(
                 OWN=own_width, FAULT=target_fault, **sizes,
             )  # fmt: skip
         hg, w_rows = _multiply(gathered, pack)
+        begun = Begun.of(gathered[0], hg, pack) if begins_step and rows < width else None
         scores, means = V.new_empty(target.shape), pack.new_empty(rows, dtype=torch.float64)
         moments = V.new_empty(2, rows)
         if rows:
@@ -83,7 +110,8 @@ def statistics(
         else:
             fault.zero_()
     rows_by_example = w_rows.transpose(0, 1)
-    return Statistics(scores, moments[0], moments[1], valid, index, gathered[0], hg, rows_by_example, means, fault)
+    made = Statistics(scores, moments[0], moments[1], valid, index, gathered[0], hg, rows_by_example, means, fault)
+    return made, begun
 
 
 def _multiply(gathered: Tensor, pack: Tensor) -> tuple[Tensor, Tensor]:  # (B, H), (K, B, H)

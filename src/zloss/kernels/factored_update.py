@@ -2,24 +2,26 @@
 
 The step solves a linear system. A factorisation takes a GPU half a millisecond, which does not matter where the host
 needs longer than that to launch the step. While the step is captured as a CUDA graph it does: then the inverse comes
-from its series, each launch doubling the number of its terms,
+from its series, each launch doubling the number of its terms. What it multiplies, M, is taken along,
 
-    (I - X)^-1 = I + F_n + O(X^(2^n)),      F_1 = X,      F_(k+1) = F_k + X^(2^k) + X^(2^k) F_k
+    (I - X)^-1 M = M + D_n + O(X^(2^n)),      D_1 = X M,      D_(k+1) = D_k + X^(2^k) (M + D_k)
 
 which converges while no eigenvalue of X, lr times the curvature of the loss, reaches 1: the condition that a step is
 no leap. It is checked, not assumed: a series that has not converged raises a fault, and nothing is changed. Launches
-that come after convergence copy. The terms have the precision of float32, relative to X.
+that come after convergence, most of them as a rule, only copy. The terms have the precision of float32, relative to
+X M.
 
 Two regimes as in the definition: `B < H` solves B x B systems, `B >= H` forms the H x H matrices. The large products
 are torch's, in the dtype of products; between them, one launch each does all the small work. While a step is captured
-as a CUDA graph, products that do not need the series become a branch beside it. The last launch changes the factors in
-place if no fault was raised, in this step or before.
+as a CUDA graph, products that do not need the series become branches beside it, and those that need the batch alone
+(`Begun`) have become some beside the loss and its gradient. The last launch changes the factors in place if no fault
+was raised, in this step or before.
 
 Shape letters: B rows, H width of the layer, K targets per row, C classes.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-decorators, allow-untyped-calls, allow-incomplete-defs
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton  # type: ignore[import-untyped]
@@ -27,26 +29,29 @@ import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
 from zloss.capture import Branch, is_capturing
+from zloss.kernels.factored_statistics import Begun
 from zloss.kernels.tiles import pieces, power_of_2, store_tile, tile, tile_of
 
-# F_5 has 31 terms: enough for the precision of float32 where no eigenvalue of X exceeds one half, which the learning
+# D_5 has 31 terms: enough for the precision of float32 where no eigenvalue of X exceeds one half, which the learning
 # rate that is reported as safe makes sure of.
-DOUBLINGS = 4
+_DOUBLINGS = 4
 # |X^16|_F^2, which bounds the first terms left out, |X^32|. They decide on leaps alone; any usual step is far below.
 _REMAINDER: tl.constexpr = tl.constexpr(1e-6)
 # |X^(2^k)|_F^2 from which on the terms are below the rounding of the first ones.
 _NEGLIGIBLE: tl.constexpr = tl.constexpr(1e-18)
-# |F|, from which on the system is nearly singular.
+# |(I - X)^-1 - I|, from which on the system is nearly singular.
 _LEAP = 1e3
 # A step that changes a weight by more has left all reason, and may overflow float32 further on.
 _LARGEST: tl.constexpr = tl.constexpr(1e15)
 
-# Side of the square tiles of products, and how far these go at a time: measured on an H200. Small matrices are cut into
-# small tiles, so that there are enough of them.
-_SMALL_TILE, _LARGE_TILE, _DEPTH = 32, 64, 32
+# Side of the square tiles of products, how far these go at a time, and how a tile is computed: measured on an H200.
+# Small matrices are cut into small tiles, so that there are enough of them.
 _SMALL_SIDE = 384
-_TILE = 32  # side of the tiles of element-wise work
+_SMALL: dict[str, Any] = {"SIDE": 32, "DEPTH": 32, "PRECISION": "ieee", "num_warps": 4, "num_stages": 2}
+_LARGE: dict[str, Any] = {"SIDE": 64, "DEPTH": 64, "PRECISION": "tf32x3", "num_warps": 4, "num_stages": 3}
+_TILE = 32  # side of the square tiles of element-wise work
 _STRIP = 128  # entries of a vector to a program
+_FEW, _MANY = 8, 1024  # targets that are compared with so many others at a time
 
 
 class Batch(NamedTuple):
@@ -60,6 +65,7 @@ class Batch(NamedTuple):
     classes: Tensor  # (B, K) int64, the targets
     target_grad: Tensor  # (B, K) float64
     target_rows: Tensor  # (B, H) in the dtype of products
+    begun: Begun | None = None
 
 
 class State(NamedTuple):
@@ -117,7 +123,9 @@ def step_(
 class _Step:
     """The launches of one step, and what they hand on to each other."""
 
-    side: int  # of the system
+    system: Tensor  # X
+    squares: Tensor  # of the entries of K1, in parts
+    remainder: Tensor  # of the series, in parts; too large where X is nearly singular
     gram_change: Tensor  # (H, H) whose symmetric part is half the change of gram
     U_change: Tensor  # (H, H) to subtract lr times
     inverse_change: Tensor  # (H, H) of U_inv^T, to add `inverse_scale` times
@@ -129,68 +137,81 @@ class _Step:
         self.state, self.batch, self.lr, self.weight_decay = state, batch, lr, weight_decay
         self.rates = Rates.of(lr, weight_decay)
         (self.rows, self.width), self.targets = batch.h.shape, batch.classes.shape[1]
-        self.pair = batch.h.new_empty(2, self.rows, self.width)
         self.bent_h, self.q = torch.empty_like(batch.h), torch.empty_like(batch.h)
+        self.half = torch.empty_like(batch.h) if self.rows >= self.width else self.q  # which B < H has no use for
         self.columns = batch.h.new_empty(3, self.rows)
-        self.branch = Branch()
+        self.row_sizes = {"H": self.width, "WIDTH": power_of_2(self.width), "num_warps": 4}
+        self.of_gram, self.of_rest = Branch(), Branch()
 
     def prepare(self, gradient_fault: int) -> None:
         """All that is element-wise in the batch."""
         b, s = self.batch, self.state
         _prepare[(self.rows,)](
-            *b, s.omega, s.wbar, s.fault, self.pair, self.bent_h, self.q, self.columns,
+            *b[:-1], s.omega, s.wbar, s.fault, self.bent_h, self.q, self.half, self.columns,
             *self.rates, self.rows, len(s.V),
-            H=self.width, K=self.targets, WIDTH=power_of_2(self.width), FAULT=gradient_fault, num_warps=4,
+            K=self.targets, FAULT=gradient_fault, **self.row_sizes,
         )  # fmt: skip
 
     def solve(self) -> None:
         raise NotImplementedError
 
-    def make_system(self, side: int) -> None:
-        self.side, self.tile = side, _SMALL_TILE if side <= _SMALL_SIDE else _LARGE_TILE
-        self.tiles = pieces(side, self.tile)
-        dtype = torch.float32 if is_capturing() else self.batch.h.dtype
-        self.system = self.batch.h.new_empty(side, side, dtype=dtype)  # X
-        self.squares = self.batch.mean.new_empty(self.tiles**2)
+    def make_system(self, inner: Tensor, curvature: Tensor | None) -> None:
+        """X: ratio times `inner`, whose columns are multiplied by the curvature if that is given."""
+        side, tiles = len(inner), pieces(len(inner), _TILE)
+        self.system = torch.empty_like(inner, dtype=torch.float32 if is_capturing() else None)
+        self.squares = self.batch.mean.new_empty(tiles**2)
+        _make_system[(tiles, tiles)](
+            inner, inner if curvature is None else curvature, self.system, self.squares, *self.rates, side,
+            IS_BENT=curvature is None, SIDE=_TILE, num_warps=4,
+        )  # fmt: skip
 
-    def inverse(self, *, is_symmetric: bool) -> Tensor:
-        """F, in the dtype of products."""
+    def inverse_times(self, base: Tensor, rounded: Tensor, *, from_left: bool) -> tuple[Tensor, Tensor]:
+        """`(I - X)^-1 base`, or else `base (I - X)^-1`, and by how much it differs from the base.
+
+        `rounded` is the base in float32.
+        """
         if is_capturing():
-            return self._sum_series(is_symmetric=is_symmetric)
-        eye = torch.eye(self.side, dtype=self.system.dtype, device=self.system.device)
+            return self._sum_series(base, rounded, from_left=from_left)
+        eye = torch.eye(len(self.system), dtype=base.dtype, device=base.device)
         series: Tensor = torch.linalg.solve_ex(eye - self.system, self.system).result
-        self.remainder = torch.zeros_like(self.squares)
-        self.remainder[0] = ~(series.norm() <= _LEAP)
-        return series
+        self.remainder = (~(series.norm() <= _LEAP)).double().reshape(1)
+        change = series @ base if from_left else base @ series
+        return base + change, change
 
-    def _sum_series(self, *, is_symmetric: bool) -> Tensor:
-        power = series = self.system
-        squares = self.squares
-        for number in range(DOUBLINGS + 1):
-            is_first, is_last = number == 0, number == DOUBLINGS
-            next_power = power if is_last else torch.empty_like(power)
-            next_series = series if is_first else torch.empty_like(
-                series, dtype=self.batch.h.dtype if is_last else torch.float32
+    def _sum_series(self, base: Tensor, rounded: Tensor, *, from_left: bool) -> tuple[Tensor, Tensor]:
+        side, (rows, columns) = len(self.system), base.shape
+        manner = _SMALL if side <= _SMALL_SIDE else _LARGE
+        of_power = pieces(side, manner["SIDE"]) ** 2
+        of_change = pieces(rows, manner["SIDE"]) * pieces(columns, manner["SIDE"])
+        # Of the system itself nobody asks the size: it is always multiplied.
+        power, squares, change, whole = self.system, self.squares, rounded, rounded
+        for number in range(_DOUBLINGS + 1):
+            is_first, is_last = number == 0, number == _DOUBLINGS
+            next_power, next_squares = power, squares
+            if not is_last:
+                next_power, next_squares = torch.empty_like(power), squares.new_empty(of_power)
+            dtype = base.dtype if is_last else torch.float32
+            next_change, next_whole = torch.empty_like(change, dtype=dtype), torch.empty_like(change, dtype=dtype)
+            _double[((0 if is_last else of_power) + of_change,)](
+                power, squares, base, change, whole, next_power, next_squares, next_change, next_whole,
+                side, rows, columns, base.stride(0),
+                PARTS=power_of_2(of_power), FIRST=is_first, LAST=is_last, FROM_LEFT=from_left, **manner,
             )  # fmt: skip
-            next_squares = squares if is_last else torch.empty_like(squares)
-            _double[(self.tiles, self.tiles, 1 if is_first or is_last else 2)](
-                power, series, squares, next_power, next_series, next_squares, self.side,
-                PARTS=power_of_2(self.tiles**2), SIDE=self.tile, DEPTH=_DEPTH,
-                FIRST=is_first, LAST=is_last, SYMMETRIC=is_symmetric, num_warps=4, num_stages=3,
-            )  # fmt: skip
-            power, series, squares = next_power, next_series, next_squares
+            power, squares, change, whole = next_power, next_squares, next_change, next_whole
         self.remainder = squares
-        return series
+        return whole, change
 
     def apply(self, singular_fault: int) -> None:
         """Judge the step, and apply it."""
+        self.of_gram.join()
+        self.of_rest.join()
         b, s, across = self.batch, self.state, pieces(self.width, _TILE)
         _apply[(3 * across**2 + pieces(self.width, _STRIP) + self.rows,)](
             b.classes, b.target_grad, *s, self.gram_change, self.U_change, self.inverse_change, self.rows_of_V,
             self.sums, self.remainder, self.squares, self.weight_decay, *_in_two(self.inverse_scale), *self.rates,
-            self.rows_of_V.stride(0), self.tiles**2,
-            H=self.width, K=self.targets, WIDTH=power_of_2(self.width), PARTS=power_of_2(self.tiles**2),
-            SIDE=_TILE, STRIP=_STRIP, FAULT=singular_fault, num_warps=4,
+            len(self.squares), len(self.remainder),
+            K=self.targets, PARTS=power_of_2(len(self.squares)),
+            SIDE=_TILE, STRIP=_STRIP, FAULT=singular_fault, **self.row_sizes,
         )  # fmt: skip
 
 
@@ -198,25 +219,26 @@ class _ThroughRows(_Step):
     """B < H: X = ratio H H^T A."""
 
     def solve(self) -> None:
-        b, s, rows, width = self.batch, self.state, self.rows, self.width
-        self.make_system(rows)
-        with self.branch.open():
-            turned = b.h @ s.pack[1:].flatten(0, 1).T  # (B, 2 H): H U^T and H U_inv
-            moved = turned[:, width:].clone()
-            self.sums = self.columns @ b.h
-        products = self.pair.flatten(0, 1) @ b.h.T  # (2 B, B): H H^T and (A H G / 2 + T) H^T
-        second = b.h.new_empty(rows, rows)
-        _make_systems[(self.tiles, self.tiles)](
-            products, b.curvature, b.classes, b.target_grad, self.system, second, self.squares,
-            *self.rates, rows, len(s.V), K=self.targets, SIDE=self.tile, num_warps=4,
-        )  # fmt: skip
-        with self.branch.open():
+        b, s, width = self.batch, self.state, self.width
+        begun = b.begun or Begun.of(b.h, b.hg, s.pack)
+        second = torch.empty_like(begun.inner)
+        with self.of_gram.open():
+            targets = b.target_rows @ b.h.T
+        begun.inner_branch.join()
+        self.make_system(begun.inner, b.curvature)
+        with self.of_gram.open():
+            tiles = pieces(self.rows, _TILE)
+            _make_second[(tiles, tiles)](
+                begun.scatter, targets, b.mean, b.curvature, b.classes, b.target_grad, second,
+                *self.rates, self.rows, len(s.V), K=self.targets, SIDE=_TILE, num_warps=4,
+            )  # fmt: skip
             self.gram_change = b.h.T @ self.q.addmm_(second, b.h)
-        series = self.inverse(is_symmetric=False)
-        self.branch.join()
-        self.rows_of_V = turned[:, width:].addmm_(series, moved)
-        changes = turned.T @ self.bent_h  # (2 H, H)
-        self.U_change, self.inverse_change = changes[:width], changes[width:]
+        begun.turned_branch.join()
+        with self.of_rest.open():
+            self.U_change = begun.turned[:, :width].T @ self.bent_h
+            self.sums = self.columns @ b.h
+        self.rows_of_V, _ = self.inverse_times(begun.turned[:, width:], begun.rounded, from_left=True)
+        self.inverse_change = self.rows_of_V.T @ self.bent_h
         self.inverse_scale = self.lr / (1 - self.lr * self.weight_decay)
 
 
@@ -226,24 +248,37 @@ class _ThroughColumns(_Step):
     inverse_scale = 1.0
 
     def solve(self) -> None:
-        b, s, width = self.batch, self.state, self.width
-        self.make_system(width)
-        k1 = b.h.T @ self.bent_h
-        _make_system[(self.tiles, self.tiles)](
-            k1, self.system, self.squares, *self.rates, H=width, SIDE=self.tile, num_warps=4
-        )  # fmt: skip
-        with self.branch.open():
+        b, s = self.batch, self.state
+        with self.of_rest.open():
+            rounded = s.pack[2].float()
+        with self.of_gram.open():
+            first, totals = self.add_up_repeated()
+        k1 = b.h.T @ self.bent_h  # beside small work alone: everything waits for it
+        self.make_system(k1, None)
+        self.of_rest.join()
+        with self.of_gram.open():
             self.sums = self.columns @ b.h
-            _add_repeated[(pieces(self.rows, _LARGE_TILE), pieces(width, _LARGE_TILE))](
-                b.h, b.classes, b.target_grad, self.sums, self.q, *self.rates, self.rows, len(s.V),
-                H=width, K=self.targets, SIDE=_LARGE_TILE, DEPTH=_DEPTH, num_warps=4,
-            )  # fmt: skip
-            self.gram_change = b.h.T @ self.q.addmm_(self.pair[1], k1, alpha=self.lr**2)
+            self.add_repeated(first, totals)
+            self.gram_change = b.h.T @ self.q.addmm_(self.half, k1, alpha=self.lr**2)
+        with self.of_rest.open():
             self.U_change = s.pack[1] @ k1
-        series = self.inverse(is_symmetric=True)
-        self.inverse_change = s.pack[2] @ series
-        self.rows_of_V = b.h @ (s.pack[2] + self.inverse_change).T
-        self.branch.join()
+        inverse, self.inverse_change = self.inverse_times(s.pack[2], rounded, from_left=False)
+        self.rows_of_V = b.h @ inverse.T
+
+    def add_up_repeated(self) -> tuple[Tensor, Tensor]:  # (B, K), (B K, H)
+        """Where each target occurs for the first time, and there the sum of g h over all examples that share it."""
+        b, asked = self.batch, self.batch.classes.numel()
+        first, totals = torch.empty_like(b.classes), b.h.new_empty(asked, self.width)
+        _find_first[(pieces(asked, _FEW),)](b.classes, first, totals, asked, FEW=_FEW, MANY=_MANY, **self.row_sizes)
+        _add_up[(self.rows,)](b.h, first, b.target_grad, totals, K=self.targets, **self.row_sizes)
+        return first, totals
+
+    def add_repeated(self, first: Tensor, totals: Tensor) -> None:
+        """`lr^2 (Y Y^T - y y^T / C) H / 2` is added to Q."""
+        _add_repeated[(self.rows,)](
+            first, self.batch.target_grad, totals, self.sums, self.q, *self.rates, len(self.state.V),
+            K=self.targets, **self.row_sizes,
+        )  # fmt: skip
 
 
 def _in_two(number: float) -> tuple[float, float]:
@@ -258,10 +293,10 @@ def _in_two(number: float) -> tuple[float, float]:
 @triton.jit
 def _prepare(
     h, hg, mean, curvature, mean_grad, classes, target_grad, target_rows,
-    omega, wbar, fault, pair, bent_h, q, columns, lr_high, lr_low, keep_high, keep_low, B, C,
+    omega, wbar, fault, bent_h, q, half, columns, lr_high, lr_low, keep_high, keep_low, B, C,
     H: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, FAULT: tl.constexpr,
 ):  # fmt: skip
-    """H and A H G / 2 + T side by side; A H; the first-order part of Q; what H^T multiplies. A row at a time."""
+    """A H; the first-order part of Q; A H G / 2 + T; what H^T multiplies. A row at a time."""
     lr, keep = _whole(lr_high, lr_low), _whole(keep_high, keep_low)
     i, j = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
     inside, here = j < H, i * H + j
@@ -272,10 +307,10 @@ def _prepare(
     # T: the sum over the targets of dL/do_t (W_t - wbar).
     centred = tl.load(target_rows + here, mask=inside, other=0) - own * tl.load(wbar + j, mask=inside, other=0)
     kind = h.dtype.element_ty
-    tl.store(pair + here, row.to(kind), mask=inside)
-    tl.store(pair + B * H + here, (0.5 * bent + centred).to(kind), mask=inside)
     tl.store(bent_h + here, (bend * row).to(kind), mask=inside)
     tl.store(q + here, (-lr * keep * (bent + centred)).to(kind), mask=inside)
+    if B >= H:
+        tl.store(half + here, (0.5 * bent + centred).to(kind), mask=inside)
     along = tl.sum(row * tl.load(omega + j, mask=inside, other=0))
     # g_s + A h . omega, where g_s is the gradient of the sum at a fixed sum of squares.
     tl.store(columns + i, (level + bend * (along - tl.load(mean + i))).to(kind))
@@ -287,89 +322,131 @@ def _prepare(
 
 
 @triton.jit
-def _make_systems(
-    products, curvature, classes, target_grad, system, second, squares,
+def _make_system(
+    inner, curvature, system, squares, lr_high, lr_low, keep_high, keep_low, N,
+    IS_BENT: tl.constexpr, SIDE: tl.constexpr,
+):  # fmt: skip
+    """X = ratio K1, or ratio H H^T A, and the squares of K1, tile by tile."""
+    i, j = _own_tile(SIDE)
+    bent = tile(inner, i, j, N, N, N).to(tl.float64)
+    squared = bent * bent
+    if not IS_BENT:
+        across = tl.load(curvature + j, mask=j < N, other=0)[None, :]
+        # |K1|^2 = tr(H H^T A H H^T A)
+        squared *= tl.load(curvature + i, mask=i < N, other=0)[:, None] * across
+        bent *= across
+    store_tile(system, _whole(lr_high, lr_low) / _whole(keep_high, keep_low) * bent, i, j, N, N, N)
+    tl.store(squares + _own_number(), tl.sum(squared))
+
+
+@triton.jit
+def _make_second(
+    scatter, targets, mean, curvature, classes, target_grad, second,
     lr_high, lr_low, keep_high, keep_low, B, C, K: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
-    """X = ratio H H^T A, and M, the second-order part of Q over H."""
-    lr, keep = _whole(lr_high, lr_low), _whole(keep_high, keep_low)
+    """M, the second-order part of Q over H: `lr^2 ((A H G / 2 + T) H^T A + (Y Y^T - y y^T / C) / 2)`."""
+    lr = _whole(lr_high, lr_low)
     i, j = _own_tile(SIDE)
     rows, columns = tl.load(curvature + i, mask=i < B, other=0), tl.load(curvature + j, mask=j < B, other=0)
-    inner = tile(products, i, j, B, B, B)
-    store_tile(system, lr / keep * inner * columns[None, :], i, j, B, B, B)
-    # |K1|^2 = tr(H H^T A H H^T A)
-    weights = rows[:, None] * columns[None, :]
-    tl.store(squares + _own_number(), tl.sum(inner * inner * weights))
     own, other = _own_sum(target_grad, i, i < B, K), _own_sum(target_grad, j, j < B, K)
     pairs = _equal_targets(classes, target_grad, i, j, B, K) - own[:, None] * (other / C)[None, :]
-    bent = tile(products + tl.cast(B, tl.int64) * B, i, j, B, B, B) * columns[None, :]
+    # wbar . h is the mean activation.
+    centred = tile(targets, i, j, B, B, B) - own[:, None] * tl.load(mean + j, mask=j < B, other=0)[None, :]
+    bent = (0.5 * rows[:, None] * tile(scatter, i, j, B, B, B) + centred) * columns[None, :]
     store_tile(second, lr * lr * (bent + 0.5 * pairs), i, j, B, B, B)
 
 
 @triton.jit
-def _make_system(k1, system, squares, lr_high, lr_low, keep_high, keep_low, H: tl.constexpr, SIDE: tl.constexpr):
-    """X = ratio K1."""
-    i, j = _own_tile(SIDE)
-    bend = tile(k1, i, j, H, H, H).to(tl.float64)
-    store_tile(system, _whole(lr_high, lr_low) / _whole(keep_high, keep_low) * bend, i, j, H, H, H)
-    tl.store(squares + _own_number(), tl.sum(bend * bend))
+def _find_first(
+    classes, first, totals, count, FEW: tl.constexpr, MANY: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr
+):
+    """Where each target occurs for the first time, and zeros to add up in."""
+    i, j = tl.program_id(0) * FEW + tl.arange(0, FEW), tl.arange(0, WIDTH)
+    store_tile(totals, tl.zeros((FEW, WIDTH), tl.float32), i, j, count, H, H)
+    own, best = tl.load(classes + i, mask=i < count, other=-1), i
+    for start in range(0, tl.program_id(0) * FEW + FEW, MANY):
+        k = start + tl.arange(0, MANY)
+        other = tl.load(classes + k, mask=k < count, other=-2)
+        best = tl.minimum(best, tl.min(tl.where(own[:, None] == other[None, :], k[None, :], count), 1))
+    tl.store(first + i, best.to(tl.int64), mask=i < count)
+
+
+@triton.jit
+def _add_up(h, first, target_grad, totals, H: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr):
+    """The sum of g h over all examples that share a target, where it occurs for the first time."""
+    i, j = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
+    row = tl.load(h + i * H + j, mask=j < H, other=0)
+    for k in tl.static_range(K):
+        g = tl.load(target_grad + i * K + k)
+        if g != 0:
+            place = totals + tl.load(first + i * K + k) * H + j
+            tl.atomic_add(place, (g * row).to(row.dtype), mask=j < H, sem="relaxed")
 
 
 @triton.jit
 def _add_repeated(
-    h, classes, target_grad, sums, q, lr_high, lr_low, keep_high, keep_low, B, C,
-    H: tl.constexpr, K: tl.constexpr, SIDE: tl.constexpr, DEPTH: tl.constexpr,
+    first, target_grad, totals, sums, q, lr_high, lr_low, keep_high, keep_low, C,
+    H: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """`lr^2 (Y Y^T - y y^T / C) H / 2` is added to Q."""
+    """`lr^2 (Y Y^T - y y^T / C) H / 2` is added to a row of Q."""
     lr = _whole(lr_high, lr_low)
-    i, j = _own_tile(SIDE)
-    total = tl.zeros((SIDE, SIDE), tl.float32)
-    for start in range(0, B, DEPTH):
-        k = start + tl.arange(0, DEPTH)
-        pairs = _equal_targets(classes, target_grad, i, k, B, K).to(tl.float32)
-        if tl.max(tl.abs(pairs)) > 0:  # few pairs of examples share a target
-            total = _product(pairs, tile(h, k, j, B, H, H).to(tl.float32), total)
-    own = _own_sum(target_grad, i, i < B, K)
-    mean_part = own[:, None] * (tl.load(sums + 2 * H + j, mask=j < H, other=0) / C)[None, :]
-    store_tile(q, tile(q, i, j, B, H, H) + 0.5 * lr * lr * (total - mean_part), i, j, B, H, H)
+    i, j = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
+    inside = j < H
+    own = _own_sum(target_grad, i, i >= 0, K)
+    total = -own / C * tl.load(sums + 2 * H + j, mask=inside, other=0)
+    for k in tl.static_range(K):
+        shared = tl.load(totals + tl.load(first + i * K + k) * H + j, mask=inside, other=0)
+        total += tl.load(target_grad + i * K + k) * shared
+    here = q + i * H + j
+    changed = tl.load(here, mask=inside, other=0) + 0.5 * lr * lr * total
+    tl.store(here, changed.to(q.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _double(
-    power, series, squares, next_power, next_series, next_squares, N,
-    PARTS: tl.constexpr, SIDE: tl.constexpr, DEPTH: tl.constexpr,
-    FIRST: tl.constexpr, LAST: tl.constexpr, SYMMETRIC: tl.constexpr,
+    power, squares, base, change, whole, next_power, next_squares, next_change, next_whole,
+    N, rows, columns, base_stride,
+    PARTS: tl.constexpr, SIDE: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
+    FIRST: tl.constexpr, LAST: tl.constexpr, FROM_LEFT: tl.constexpr,
 ):  # fmt: skip
-    """`P^2` with the squares of its entries summed by tile, and `F + P + P F`; the first launch has the one, the last
-    the other.
+    """`P^2` with the squares of its entries summed by tile, and `D + P (M + D)`, or `D + (M + D) P` for symmetric P.
+
+    The first launch has no D yet, and the last does without P^2.
     """
-    i, j = _own_tile(SIDE)
-    makes_power = FIRST or (not LAST and tl.program_id(2) == 0)
-    part = tl.arange(0, PARTS)
-    size = (
-        1.0 if FIRST else tl.sum(tl.load(squares + part, mask=part < tl.num_programs(0) * tl.num_programs(1), other=0))
-    )
+    number, across, part = tl.program_id(0), tl.cdiv(N, SIDE), tl.arange(0, PARTS)
+    of_power = 0 if LAST else across * across
+    size = 1.0 if FIRST else tl.sum(tl.load(squares + part, mask=part < across * across, other=0))
+    makes_power = number < of_power
+    factor = power if makes_power else whole
+    height = N if makes_power else rows
+    width = N if makes_power else columns
+    i, j = tile_of(number if makes_power else number - of_power, tl.cdiv(width, SIDE), SIDE)
     total = tl.zeros((SIDE, SIDE), tl.float32)
     if not size <= _NEGLIGIBLE:  # NaN goes on, to be found in the end
-        right = power if makes_power else series
         for start in range(0, N, DEPTH):
             k = start + tl.arange(0, DEPTH)
-            # Tensor cores like both operands contiguous along the sum.
-            other = tl.trans(tile(right, j, k, N, N, N)) if SYMMETRIC else tile(right, k, j, N, N, N)
-            total = _product(tile(power, i, k, N, N, N), other, total)
+            if FROM_LEFT:
+                left, right = tile(power, i, k, N, N, N), tile(factor, k, j, N, width, width)
+            else:
+                # Tensor cores like both operands contiguous along the sum.
+                left, right = tile(factor, i, k, height, N, N), tl.trans(tile(power, j, k, N, N, N))
+            total = tl.dot(left, right, total, input_precision=PRECISION)
     if makes_power:
         store_tile(next_power, total, i, j, N, N, N)
-        tl.store(next_squares + _own_number(), tl.sum((total * total).to(tl.float64)))
+        tl.store(next_squares + number, tl.sum((total * total).to(tl.float64)))
     else:
-        total += tile(series, i, j, N, N, N) + tile(power, i, j, N, N, N)
-        store_tile(next_series, total, i, j, N, N, N)
+        if not FIRST:
+            total += tile(change, i, j, rows, columns, columns)
+        store_tile(next_change, total, i, j, rows, columns, columns)
+        # Each time from the base as it is, so that only the sum is rounded.
+        store_tile(next_whole, tile(base, i, j, rows, columns, base_stride) + total, i, j, rows, columns, columns)
 
 
 @triton.jit
 def _apply(
     classes, target_grad, V, U, U_inv, omega, wbar, gram, pack, fault, report,
     gram_change, U_change, inverse_change, rows_of_V, sums, remainder, squares,
-    weight_decay, scale_high, scale_low, lr_high, lr_low, keep_high, keep_low, V_stride, parts,
+    weight_decay, scale_high, scale_low, lr_high, lr_low, keep_high, keep_low, parts, left_parts,
     H: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr,
     SIDE: tl.constexpr, STRIP: tl.constexpr, FAULT: tl.constexpr,
 ):  # fmt: skip
@@ -378,7 +455,7 @@ def _apply(
     program, across = tl.program_id(0), tl.cdiv(H, SIDE)
     tiles = across * across
     part = tl.arange(0, PARTS)
-    left_out = tl.sum(tl.load(remainder + part, mask=part < parts, other=0))
+    left_out = tl.sum(tl.load(remainder + part, mask=part < left_parts, other=0))
     bits = tl.load(fault) | tl.where(left_out <= _REMAINDER, 0, FAULT)
     if program == 0:
         bend = tl.sqrt(tl.sum(tl.load(squares + part, mask=part < parts, other=0)))
@@ -410,7 +487,7 @@ def _apply(
         _change_vector(wbar, sums + H, lr, keep, strip, H)
     else:
         row = (program - 3 * tiles - tl.cdiv(H, STRIP)).to(tl.int64)
-        _change_rows(V, classes, target_grad, rows_of_V + row * V_stride, -lr / keep, row, H, K, WIDTH)
+        _change_rows(V, classes, target_grad, rows_of_V + row * H, -lr / keep, row, H, K, WIDTH)
 
 
 # ---- parts of kernels ------------------------------------------------------------------------------------------------
@@ -432,12 +509,6 @@ def _own_tile(SIDE: tl.constexpr):
 def _own_number():
     """The number of that tile."""
     return tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
-
-
-@triton.jit
-def _product(a, b, total):
-    """`total + a @ b`, as three TF32 products on tensor cores, which together have the precision of float32."""
-    return tl.dot(a, b, total, input_precision="tf32x3")
 
 
 @triton.jit

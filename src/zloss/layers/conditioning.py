@@ -18,9 +18,10 @@ from zloss.layers.faults import Fault
 from zloss.layers.gradient import RecordedGradient
 from zloss.layers.update import Step
 
-# Size of the blocks of a pass over V; a pass holds two or three. Larger ones may be faster on a GPU, but memory is
-# promised to stay near that of V.
+# Size of the blocks of a pass over V; a pass holds two or three. Larger ones are faster on a GPU, but memory is promised
+# to stay near that of V, so that they may grow to a part of it only.
 _BLOCK_BYTES = 2**24
+_GPU_BLOCK_BYTES, _GPU_PART = 2**27, 32
 
 
 def materialise_(V: Tensor, U: Tensor, omega: Tensor, product_dtype: torch.dtype) -> None:
@@ -41,7 +42,7 @@ def centred_moments(
     product_dtype: torch.dtype,
     *,
     pivot: Tensor | None = None,  # (H,)
-    block_bytes: int = _BLOCK_BYTES,
+    block_bytes: int | None = None,
 ) -> tuple[Tensor, Tensor]:  # (H,), (H, H)
     """Mean row of V and Gram matrix of V with its mean row taken off, added up in `dtype`.
 
@@ -58,7 +59,7 @@ def centred_moments(
     return pivot + off, gram - V.shape[0] * torch.outer(off, off)
 
 
-def _mean_row(V: Tensor, dtype: torch.dtype, block_bytes: int) -> Tensor:
+def _mean_row(V: Tensor, dtype: torch.dtype, block_bytes: int | None) -> Tensor:
     # Sums of differences from one row: a mean that dominates them all is not added up, so rows that are all alike have
     # a Gram matrix of exactly zero.
     pivot = V[0].to(dtype)
@@ -68,7 +69,10 @@ def _mean_row(V: Tensor, dtype: torch.dtype, block_bytes: int) -> Tensor:
     return pivot + total / V.shape[0]
 
 
-def _row_blocks(V: Tensor, dtype: torch.dtype, block_bytes: int = _BLOCK_BYTES) -> Iterator[Tensor]:
+def _row_blocks(V: Tensor, dtype: torch.dtype, block_bytes: int | None = None) -> Iterator[Tensor]:
+    block_bytes = block_bytes or _BLOCK_BYTES
+    if V.is_cuda:
+        block_bytes = max(block_bytes, min(V.nbytes // _GPU_PART, _GPU_BLOCK_BYTES))
     return iter(V.split(max(1, block_bytes // (V.shape[1] * dtype.itemsize))))
 
 

@@ -40,6 +40,7 @@ class FusedFactors:
                 grad.index,
                 grad.target_grad.double(),
                 grad.target_rows.to(self.pack.dtype),
+                grad.begun,
             ),
             lr,
             weight_decay,

@@ -36,6 +36,7 @@ class RecordedGradient:
     index: Tensor  # (B, K) the targets
     target_grad: Tensor  # (B, K) dL/do_t, 0 where ignored
     target_rows: Tensor  # (B, H) sum over the targets of dL/do_t W_t
+    begun: Any = None  # what kernels have begun the step with, for these rows and factors alone
 
     @property
     def target_grad_sum(self) -> Tensor:  # (B,) y
@@ -60,7 +61,7 @@ class RecordedGradient:
 
     def after_refactor(self) -> "RecordedGradient":
         """The same gradient once U has become the identity."""
-        return replace(self, hu=None)
+        return replace(self, hu=None, begun=None)
 
     def is_finite(self) -> Tensor:  # () bool, on the device
         """Whether the upstream gradients were; the batch itself was checked on its way in."""
@@ -115,7 +116,7 @@ def concatenate(records: list[RecordedGradient]) -> RecordedGradient:
         for record in records
     ]
     together: dict[str, Any] = {}
-    for name in (f.name for f in fields(RecordedGradient)):
+    for name in (f.name for f in fields(RecordedGradient) if f.name != "begun"):
         parts = [getattr(record, name) for record in padded]
         together[name] = None if any(part is None for part in parts) else torch.cat(parts)
     return RecordedGradient(**together)

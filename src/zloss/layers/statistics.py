@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from zloss import kernels
+from zloss.capture import is_capturing_step
 from zloss.layers.faults import Fault
 from zloss.layers.gradient import RecordedGradient
 from zloss.layers.precision import exact_products
@@ -109,7 +110,7 @@ class KernelStatistics(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         weight, f = tape.weight, tape.weight.factors()
         with exact_products(h.device.type):
-            made = kernels.load("factored_statistics").statistics(
+            made, ctx.begun = kernels.load("factored_statistics").statistics(
                 h.detach(),
                 target,
                 weight.V.detach(),
@@ -120,6 +121,7 @@ class KernelStatistics(torch.autograd.Function):
                 target_fault=Fault.TARGET.value,
                 hidden_fault=Fault.HIDDEN.value,
                 layer_fault=weight.fault,
+                begins_step=is_capturing_step() and any(ctx.needs_input_grad),
             )
         ctx.save_for_backward(*made)
         ctx.kind, ctx.tape, ctx.shape, ctx.dtype = type(made), tape, h.shape, h.dtype
@@ -156,6 +158,7 @@ class KernelStatistics(torch.autograd.Function):
                 passed.classes,
                 grad.target,
                 grad.target_rows,
+                ctx.begun,
             )
         )
         anchor_grad = passed.mean.new_empty(0) if ctx.needs_input_grad[1] else None

@@ -22,7 +22,7 @@ LONG_MS = 300.0  # a step that takes longer is taken less often
 _BURST_MS = {"cuda": 20.0, "cpu": 100.0}
 _MOST_STEPS = {"cuda": 200, "cpu": 20}
 # The first steps of a graph run eagerly, then it is captured, then replayed.
-_WARM_UP = {"cuda": 8, "cpu": 2}
+_WARM_UP = {"cuda": 12, "cpu": 2}
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Runner:
             times.append(self._elapsed_ms(1))
             if number > 0 and times[-1] > LONG_MS:  # the first may have been compiled on the way
                 break
-        step_ms = min(times[-3:])  # one of them may have met a refactor
+        step_ms = min(times)  # any of them may have met a refactor, or have been captured
         self.burst = min(max(math.ceil(_BURST_MS[kind] / step_ms), 1), _MOST_STEPS[kind])
         return step_ms
 
