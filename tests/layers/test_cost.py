@@ -36,7 +36,7 @@ def expected_flops(rows: int, device: torch.device) -> int:
     """The products that the derivation counts; element-wise work is not counted by torch."""
     if device.type == "cuda":  # by kernels; the product in X is added in place, which torch does not count
         if rows < HIDDEN:
-            # h gram, rows U, h [U^T, U_inv], H^T X, U and U_inv updates; h, hg and rows times h^T, and the B x B system.
+            # h gram, rows U, h [U^T, U_inv], H^T X, U and U_inv updates; h, hg, rows times h^T, and the B x B system.
             return 7 * 2 * rows * HIDDEN**2 + 4 * 2 * rows**2 * HIDDEN
         # h gram, rows U, K1, H^T X, h U_inv; U K1, U_inv F.
         return 5 * 2 * rows * HIDDEN**2 + 2 * 2 * HIDDEN**3

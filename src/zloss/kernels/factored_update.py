@@ -115,6 +115,7 @@ def step_(
         regime = _ThroughRows if rows < width else _ThroughColumns
         with torch.cuda.device_of(batch.h):
             step = regime(state, batch, lr, weight_decay)
+            step.begin()
             step.prepare(gradient_fault)
             step.solve()
             step.apply(singular_fault)
@@ -142,6 +143,9 @@ class _Step:
         self.columns = batch.h.new_empty(3, self.rows)
         self.row_sizes = {"H": self.width, "WIDTH": power_of_2(self.width), "num_warps": 4}
         self.of_gram, self.of_rest = Branch(), Branch()
+
+    def begin(self) -> None:
+        """What goes on beside `prepare`."""
 
     def prepare(self, gradient_fault: int) -> None:
         """All that is element-wise in the batch."""
@@ -246,39 +250,42 @@ class _ThroughColumns(_Step):
     """B >= H: X = ratio K1."""
 
     inverse_scale = 1.0
+    rounded: Tensor  # (H, H) U_inv^T in float32
+    first: Tensor  # (B, K) where each target occurs for the first time
+    totals: Tensor  # (B K, H) zeros to add up in
+
+    def begin(self) -> None:
+        classes, asked = self.batch.classes, self.batch.classes.numel()
+        self.first, self.totals = torch.empty_like(classes), self.bent_h.new_empty(asked, self.width)
+        with self.of_rest.open():
+            self.rounded = self.state.pack[2].float()
+            _find_first[(pieces(asked, _FEW),)](
+                classes, self.first, self.totals, asked, FEW=_FEW, MANY=_MANY, **self.row_sizes
+            )
 
     def solve(self) -> None:
         b, s = self.batch, self.state
-        with self.of_rest.open():
-            rounded = s.pack[2].float()
-        with self.of_gram.open():
-            first, totals = self.add_up_repeated()
-        k1 = b.h.T @ self.bent_h  # beside small work alone: everything waits for it
-        self.make_system(k1, None)
         self.of_rest.join()
+        # Alone: all else waits for it, and it has a tile for every processor of a large GPU. One that is taken for a
+        # moment would have to do two of them in the end, in twice the time.
+        k1 = b.h.T @ self.bent_h
+        self.make_system(k1, None)
         with self.of_gram.open():
             self.sums = self.columns @ b.h
-            self.add_repeated(first, totals)
+            self.add_repeated()
             self.gram_change = b.h.T @ self.q.addmm_(self.half, k1, alpha=self.lr**2)
         with self.of_rest.open():
             self.U_change = s.pack[1] @ k1
-        inverse, self.inverse_change = self.inverse_times(s.pack[2], rounded, from_left=False)
+        inverse, self.inverse_change = self.inverse_times(s.pack[2], self.rounded, from_left=False)
         self.rows_of_V = b.h @ inverse.T
 
-    def add_up_repeated(self) -> tuple[Tensor, Tensor]:  # (B, K), (B K, H)
-        """Where each target occurs for the first time, and there the sum of g h over all examples that share it."""
-        b, asked = self.batch, self.batch.classes.numel()
-        first, totals = torch.empty_like(b.classes), b.h.new_empty(asked, self.width)
-        _find_first[(pieces(asked, _FEW),)](b.classes, first, totals, asked, FEW=_FEW, MANY=_MANY, **self.row_sizes)
-        _add_up[(self.rows,)](b.h, first, b.target_grad, totals, K=self.targets, **self.row_sizes)
-        return first, totals
-
-    def add_repeated(self, first: Tensor, totals: Tensor) -> None:
-        """`lr^2 (Y Y^T - y y^T / C) H / 2` is added to Q."""
+    def add_repeated(self) -> None:
+        """`lr^2 (Y Y^T - y y^T / C) H / 2` is added to Q, through the sums of g h over examples that share a target."""
+        b, sizes = self.batch, {"K": self.targets, **self.row_sizes}
+        _add_up[(self.rows,)](b.h, self.first, b.target_grad, self.totals, **sizes)
         _add_repeated[(self.rows,)](
-            first, self.batch.target_grad, totals, self.sums, self.q, *self.rates, len(self.state.V),
-            K=self.targets, **self.row_sizes,
-        )  # fmt: skip
+            self.first, b.target_grad, self.totals, self.sums, self.q, *self.rates, len(self.state.V), **sizes
+        )
 
 
 def _in_two(number: float) -> tuple[float, float]:
