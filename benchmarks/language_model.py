@@ -88,6 +88,23 @@ class Timed:
     def forget_warm_up(self) -> None:
         del self.times_ms[0]
 
+    @property
+    def factors(self) -> zloss.FactoredLinear | None:
+        layer = getattr(self.trainer.network.head, "layer", None)
+        return layer if isinstance(layer, zloss.FactoredLinear) else None
+
+    def refactoring(self) -> Record:
+        """How often the factors were renewed so far, and what part of the time of all steps that makes."""
+        if self.factors is None:
+            return {"refactors": None}
+        refactors, steps = self.factors.refactors, self.trainer.step
+        start = time.perf_counter()
+        self.factors.refactor()
+        self.factors.condition()  # waits for it
+        refactor_ms = 1000 * (time.perf_counter() - start)
+        share = refactors * refactor_ms / (steps * statistics.mean(self.times_ms))
+        return {"refactors": refactors, "refactor_ms": round(refactor_ms, 3), "refactor_share": round(share, 5)}
+
     def require_learning(self) -> None:
         half = len(self.losses) // 2
         before, after = statistics.mean(self.losses[:half]), statistics.mean(self.losses[half:])
@@ -100,7 +117,6 @@ class Timed:
     def record(self) -> Record:
         epoch_steps = len(self.trainer.batches)
         median_ms = statistics.median(self.times_ms)
-        layer = getattr(self.trainer.network.head, "layer", None)
         return {
             "time_ms": round(median_ms, 4),
             "time_ms_range": [round(min(self.times_ms), 4), round(max(self.times_ms), 4)],
@@ -108,8 +124,7 @@ class Timed:
             "epoch_steps": epoch_steps,
             "epoch_s": round(epoch_steps * median_ms / 1000, 2),  # steps alone, no validation
             "losses": [round(loss, 4) for loss in self.losses],
-            "refactors": layer.refactors if isinstance(layer, zloss.FactoredLinear) else None,
-        }
+        } | self.refactoring()
 
 
 def speed(part: str, experiment: Experiment, plan: Plan) -> list[Record]:

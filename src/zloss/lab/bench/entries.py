@@ -68,6 +68,11 @@ class Entry:
         """A head of this config, as this entry uses it."""
         return head if self.peer is None else PEERS[self.peer](head)
 
+    def training_lr(self, classes: int) -> float:
+        """The learning rate for steps that are timed: `lr`, or less where that would be out of the ordinary."""
+        is_z_loss = self.config.loss == "z_loss"
+        return self.lr * min(1.0, classes / _Z_CLASSES) if is_z_loss else self.lr
+
     def missing(self, device: torch.device) -> str | None:
         """Why it cannot run on this device."""
         if self.is_gpu_only and device.type != "cuda":
@@ -86,9 +91,10 @@ def _softmax(name: str) -> dict[str, str]:
 
 
 _SAMPLES = {"num_samples": 8192}
-# Of the Z-loss. There is nothing to learn in targets drawn at random: at rates that are good for real ones, the weights
-# only shrink along the mean of h, and the factored layer is refactored every hundred steps instead of every thousands.
-_Z_LR = 5.0
+# There is nothing to learn in targets drawn at random. At rates that are good for real ones, the Z-loss only makes the
+# weights shrink along the mean of h, and the factored layer would be refactored every hundred steps instead of every
+# thousands. The curvature of the loss is that much larger where classes are fewer.
+_Z_LR, _Z_CLASSES = 5.0, 1_000_000
 # Those that hold their weights, changes of some rows, and no logits.
 _LIGHT: dict[str, Any] = {"copies": 1.5, "logits": 0.1}
 

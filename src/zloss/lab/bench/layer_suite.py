@@ -72,7 +72,8 @@ class LayerCase(HeadCase):
     @contextmanager
     def prepared(self, device: torch.device) -> Iterator[Work]:
         head = self.entry.build(self.hidden, self.classes, device)
-        step = launched(layer_step(self.entry, head, device), self.launch)
+        lr = self.entry.training_lr(self.classes)
+        step = launched(layer_step(self.entry, head, device, lr), self.launch)
         yield Work(
             step,
             hidden_batches(batch=self.batch, hidden=self.hidden, classes=self.classes, law=self.targets, device=device),

@@ -98,7 +98,7 @@ def network_step(
     )
     network = NgramNetwork(replace(config, head=entry.config), classes, device=device)
     network.head = entry.dressed(network.head)
-    optimizers = network.optimizers("sgd", lr=0.1, output_lr=entry.lr, forms_gradients=False)
+    optimizers = network.optimizers("sgd", lr=0.1, output_lr=entry.training_lr(classes), forms_gradients=False)
 
     def step(index: Tensor) -> Tensor:
         return network.learn(*batches.at(index), optimizers, head_products=lambda: products_of(entry, device))

@@ -29,9 +29,9 @@ def products_of(entry: Entry, device: torch.device) -> Iterator[None]:
         matmul.allow_tf32 = before
 
 
-def layer_step(entry: Entry, head: zloss.Head, device: torch.device) -> Step:
+def layer_step(entry: Entry, head: zloss.Head, device: torch.device, lr: float | None = None) -> Step:
     """`(h, target) -> loss`: one step of SGD on the head."""
-    optimizer = head.sgd(entry.lr)
+    optimizer = head.sgd(entry.lr if lr is None else lr)
 
     def step(h: Tensor, target: Tensor) -> Tensor:
         h = h.detach().requires_grad_()  # so that its gradient is computed, as the layers below would want it

@@ -50,7 +50,7 @@ class Runner:
         kind, times = self.device.type, []
         for number in range(_WARM_UP[kind]):
             times.append(self._elapsed_ms(1))
-            if number > 0 and times[-1] > LONG_MS:  # the first may have been compiled on the way
+            if number > 1 and min(times) > LONG_MS:  # more than one may have been compiled on the way
                 break
         step_ms = min(times)  # any of them may have met a refactor, or have been captured
         self.burst = min(max(math.ceil(_BURST_MS[kind] / step_ms), 1), _MOST_STEPS[kind])
