@@ -170,8 +170,9 @@ class _Graph:
 
     def replay(self, inputs: Sequence[Tensor]) -> Tensor:
         """Run the step on new inputs."""
-        for own, given in zip(self._inputs, inputs, strict=True):
-            own.detach().copy_(given.detach(), non_blocking=True)
+        with torch.no_grad():
+            for own, given in zip(self._inputs, inputs, strict=True):
+                own.copy_(given, non_blocking=True)
         self._graph.replay()
         for watched in self._watched:
             watched.after_replay()

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import zloss
+from zloss.layers.precision import tf32_parts
 
 Layer = zloss.FactoredLinear | zloss.DenseLinear
 
@@ -128,3 +129,53 @@ def test_many_rows_are_ranked_in_parts(device: torch.device) -> None:
     expected = 1 + (logits > logits.gather(1, target[:, None])).sum(1)
     assert torch.equal(layer.rank(h, target), expected)
     assert torch.equal(layer.topk(h, 3)[1], logits.topk(3).indices)
+
+
+# ---- products in parts -----------------------------------------------------------------------------------------------
+
+
+def in_tf32(x: torch.Tensor) -> torch.Tensor:
+    """What tensor cores see of a float32: its leading 11 bits."""
+    return (x.view(torch.int32) & ~(2**13 - 1)).view(torch.float32)
+
+
+def test_parts_add_up_and_fit_into_tf32() -> None:
+    x = torch.randn(1000) * 10.0 ** torch.randint(-20, 20, (1000,))
+    high, low = tf32_parts(x)
+    assert torch.equal(in_tf32(high), high)
+    assert torch.equal(high + low, x)
+    assert ((low - in_tf32(low)).abs() <= 2.0**-20 * x.abs()).all()
+
+
+def test_a_product_of_parts_has_the_precision_of_float32() -> None:
+    """Coarser than 2^-20 of |q| |k| it may not be, a few units of float32; in TF32 as it is, it would be 2^-10."""
+    queries, keys = torch.randn(50, 256), torch.randn(300, 256)
+    (q_high, q_low), (k_high, k_low) = tf32_parts(queries), tf32_parts(keys)
+    left, right = torch.cat([q_high, q_high, q_low], 1), torch.cat([k_high, k_low, k_high], 1)
+    product = in_tf32(left).double() @ in_tf32(right).double().T
+    bound = queries.double().norm(dim=1)[:, None] * keys.double().norm(dim=1)
+    error = (product - queries.double() @ keys.double().T).abs() / bound
+    assert error.max() <= 2.0**-20
+    coarse = in_tf32(queries).double() @ in_tf32(keys).double().T
+    assert ((coarse - queries.double() @ keys.double().T).abs() / bound).max() > 10 * error.max()
+
+
+@KINDS
+@pytest.mark.parametrize("block_size", [None, 7])
+def test_ranks_by_products_of_parts(
+    kind: type[Layer], block_size: int | None, monkeypatch: pytest.MonkeyPatch, device: torch.device
+) -> None:
+    monkeypatch.setattr("zloss.layers.ranking.splits_pay", lambda _: True)
+    linear = nn.Linear(64, 300, device=device)
+    linear.weight.data[200:] = linear.weight.data[:100]
+    linear.bias.data[200:] = linear.bias.data[:100]
+    layer, h = kind.from_linear(linear), torch.randn(40, 64, device=device)
+    target = torch.randint(300, (40,), device=device)
+    logits = linear(h).detach().double()
+    own = logits.gather(1, target[:, None])
+    tolerance = 1e-5  # of float32 products of 64 numbers near 1
+    ranks = layer.rank(h, target, block_size=block_size)
+    assert (1 + (logits > own + tolerance).sum(1) <= ranks).all()
+    assert (ranks <= (logits > own - tolerance).sum(1)).all()
+    twins = torch.where(target < 100, target + 200, torch.where(target >= 200, target - 200, target))
+    assert torch.equal(ranks, layer.rank(h, twins, block_size=block_size)), "equal weights tie"

@@ -8,7 +8,7 @@ The watch on it costs O(H^2) a step. On a GPU its verdict reaches the host late,
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -18,8 +18,8 @@ from zloss.layers.faults import Fault
 from zloss.layers.gradient import RecordedGradient
 from zloss.layers.update import Step
 
-# Size of the blocks of a pass over V; a pass holds two or three. Larger ones are faster on a GPU, but memory is promised
-# to stay near that of V, so that they may grow to a part of it only.
+# Size of the blocks of a pass over V; a pass holds two or three. Larger ones are faster on a GPU, but memory is
+# promised to stay near that of V, so that they may grow to a part of it only.
 _BLOCK_BYTES = 2**24
 _GPU_BLOCK_BYTES, _GPU_PART = 2**27, 32
 
@@ -91,10 +91,10 @@ class Health(NamedTuple):
     scale: float  # |U^-1|_F / sqrt(H): weight decay shrinks U as a whole, which its condition does not show
 
     @classmethod
-    def read(cls, report: Sequence[float], width: int) -> "Health":
+    def read(cls, report: Tensor, width: int) -> "Health":
         """From a report: fault, safe lr, then the squared norm of U in parts, then that of U^-1 in as many."""
-        fault, safe_lr, *squares = report
-        U_squares, inverse_squares = sum(squares[: len(squares) // 2]), sum(squares[len(squares) // 2 :])
+        fault, safe_lr = report[:2].tolist()
+        U_squares, inverse_squares = report[2:].reshape(2, -1).sum(1).tolist()
         return cls(
             int(fault), safe_lr, math.sqrt(U_squares * inverse_squares) / width, math.sqrt(inverse_squares / width)
         )

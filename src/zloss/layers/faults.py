@@ -73,17 +73,17 @@ class DeviceReports:
         event.record(torch.cuda.current_stream(report.device))
         self._pending.append((landing, event))
 
-    def latest(self) -> list[float] | None:
-        """The newest report that has arrived, or None."""
+    def latest(self) -> Tensor | None:
+        """The newest report that has arrived, until the next one is sent on its way; or None."""
         if len(self._pending) >= self.DEPTH:
             self._pending[0][1].synchronize()
         newest = None
         while self._pending and self._pending[0][1].query():
             newest = self._pending.popleft()
             self._idle.append(newest)
-        return None if newest is None else newest[0].tolist()
+        return None if newest is None else newest[0]
 
-    def after_replay(self, report: Tensor) -> list[float] | None:
+    def after_replay(self, report: Tensor) -> Tensor | None:
         """After a replay of the step that writes this report: send it and return the newest, every few times."""
         self._replays += 1
         if self._replays % self.REPLAYS:

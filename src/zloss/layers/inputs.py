@@ -95,14 +95,14 @@ class Doorkeeper:
         if is_capturing():
             note_captured(self)  # replays leave their faults there, for `after_replay` to find
             return
-        if report := self._reports.latest():
-            self._raise_first(report)
+        if (report := self._reports.latest()) is not None:
+            self._raise_first(report.tolist())
         self._reports.push(self._faults)
 
     def after_replay(self) -> None:
         """Look for faults that the replays of a captured step have left."""
-        if self._faults is not None and (report := self._reports.after_replay(self._faults)):
-            self._raise_first(report)
+        if self._faults is not None and (report := self._reports.after_replay(self._faults)) is not None:
+            self._raise_first(report.tolist())
 
     def _raise_first(self, faults: Sequence[float]) -> None:
         for fault, is_there in zip(_BATCH_FAULTS, faults, strict=True):

@@ -11,10 +11,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch import Tensor
 
 # CUDA compute capabilities whose float64 matrix products run about as fast as float32 ones: P100, V100, A100, H100 and
 # H200, B200. Consumer cards run them at 1/32 or 1/64 of that speed.
 _FAST_FLOAT64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
+# Those whose TF32 products are many times as fast as float32 ones: A100, H100 and H200, B200.
+_FAST_TF32 = {(8, 0), (9, 0), (10, 0)}
+_BEYOND_TF32 = 2**13 - 1  # bits of a float32 that TF32 does not have
 
 
 def default_state_dtype(device: torch.device) -> torch.dtype:
@@ -39,6 +43,41 @@ def check_dtypes(dtype: torch.dtype, state_dtype: torch.dtype | None, product_dt
             )
         if value is not None and torch.promote_types(dtype, value) != value:
             raise ValueError(f"{name} {value} is coarser than dtype {dtype}")
+
+
+def splits_pay(tensor: Tensor) -> bool:
+    """Whether a float32 product is faster as one of thrice the length in TF32: see `tf32_parts`."""
+    is_float32_on_gpu = tensor.is_cuda and tensor.dtype == torch.float32
+    return is_float32_on_gpu and torch.cuda.get_device_capability(tensor.device) in _FAST_TF32
+
+
+def tf32_parts(x: Tensor) -> tuple[Tensor, Tensor]:
+    """`x = high + low`, where TF32 holds `high` as it is and `low` to 11 bits, so to 2^-22 of x.
+
+    So `a @ b` in float32 is `a_high @ b_high + a_high @ b_low + a_low @ b_high`, all of them in TF32.
+    """
+    high = (x.view(torch.int32) & ~_BEYOND_TF32).view(torch.float32)
+    return high, x - high
+
+
+@contextmanager
+def tf32_products(wanted: bool = True) -> Iterator[None]:
+    """Matrix products on a GPU in TF32 where that is wanted, and as they would be otherwise."""
+    switches: Any = torch.backends
+    has_new_switch = hasattr(switches, "fp32_precision")  # torch 2.9; it must not be mixed with the old one
+    name, tf32 = ("fp32_precision", "tf32") if has_new_switch else ("allow_tf32", True)
+    matmul = switches.cuda.matmul
+    before = getattr(matmul, name)
+    if before == tf32 or not wanted:
+        yield
+        return
+    setattr(matmul, name, tf32)
+    try:
+        yield
+    finally:
+        # "none" follows torch.backends.fp32_precision, which is where an equal value came from.
+        is_inherited = has_new_switch and before == switches.fp32_precision
+        setattr(matmul, name, "none" if is_inherited else before)
 
 
 @contextmanager

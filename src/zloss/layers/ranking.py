@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from zloss import kernels
+from zloss.layers.precision import splits_pay, tf32_parts, tf32_products
 from zloss.targets import Targets
 
 # Classes at a time when the caller names no block size, and rows: their scores take 32 MiB in float32.
@@ -124,7 +126,11 @@ class Scores(ABC):
     def _rank_of_rows(self, index: Tensor, width: int) -> Tensor:
         own = self._own_of_rows(index)
         higher = torch.zeros_like(index)
+        counts_at_once = own.is_cuda and own.dtype == torch.float32 and kernels.available()
         for start, scores in self._blocks(width):
+            if counts_at_once:
+                kernels.load("rank_count").count_higher_(higher, scores, own, index, start)
+                continue
             local = index - start
             inside = (local >= 0) & (local < scores.shape[1])
             # Its score may differ in the last bit between two products: a target must not outrank itself.
@@ -153,6 +159,7 @@ class LinearScores(Scores):
     class_bias: Tensor | None = None  # (C,)
     transform: Callable[[Tensor], Tensor] | None = None
     width: int | None = None  # of all products; as wide as what is asked for where None
+    split_queries: Tensor | None = None  # (B, 3 H), where products of such parts are faster
 
     @property
     def num_rows(self) -> int:
@@ -176,10 +183,16 @@ class LinearScores(Scores):
 
     def rows(self, part: slice) -> "LinearScores":
         shift = None if self.row_shift is None else self.row_shift[part]
-        return replace(self, queries=self.queries[part], row_shift=shift)
+        return replace(self, queries=self.queries[part], row_shift=shift, split_queries=None)
 
     def in_blocks_of(self, width: int) -> "LinearScores":
-        return replace(self, width=max(_LEAST_COLUMNS, min(width, self.num_classes)))
+        split = _repeated_high(self.queries) if splits_pay(self.queries) else None
+        return replace(self, width=max(_LEAST_COLUMNS, min(width, self.num_classes)), split_queries=split)
+
+    def _rank_of_rows(self, index: Tensor, width: int) -> Tensor:
+        # What is added to all scores of a row does not change their order.
+        plain = replace(self, row_shift=None) if self.transform is None else self
+        return super(LinearScores, plain)._rank_of_rows(index, width)
 
     def _parts_of(self, classes: Tensor) -> Iterator[tuple[int, Tensor]]:
         width = self.width or max(1, len(classes))
@@ -196,10 +209,20 @@ class LinearScores(Scores):
 
     def _product(self, keys: Tensor) -> Tensor:  # (n, H) -> (B, n)
         missing = 0 if self.width is None else self.width - len(keys)
-        if missing <= 0:
+        if missing > 0:
+            return replace(self, width=None)._product(F.pad(keys, (0, 0, 0, missing)))[:, : len(keys)].contiguous()
+        if self.split_queries is None:
             return self.queries @ keys.T
-        return (self.queries @ F.pad(keys, (0, 0, 0, missing)).T)[:, : len(keys)].contiguous()
+        high, low = tf32_parts(keys)
+        with tf32_products():
+            return self.split_queries @ torch.cat([high, low, high], 1).T
 
     def transformed(self, transform: Callable[[Tensor], Tensor]) -> "LinearScores":
         """The same scores seen through an elementwise function."""
         return replace(self, transform=transform)
+
+
+def _repeated_high(queries: Tensor) -> Tensor:  # (B, H) -> (B, 3 H)
+    """High, high and low parts, to be multiplied by high, low and high ones."""
+    high, low = tf32_parts(queries.contiguous())
+    return torch.cat([high, high, low], 1)

@@ -174,7 +174,7 @@ class FactoredWeight(nn.Module):
     @torch.no_grad()
     def step_(self, lr: float, *, weight_decay: float = 0.0) -> None:
         """Take the SGD step of the recorded gradient and use it up. `FactoredSGD` calls this."""
-        if not self.waits_for_device and not is_capturing() and (report := self._reports.latest()):
+        if not self.waits_for_device and not is_capturing() and (report := self._reports.latest()) is not None:
             self._act_on(report)
         grad = self.recorded_gradient()
         if grad is None:
@@ -197,14 +197,14 @@ class FactoredWeight(nn.Module):
         """Look after the layer once a captured step has been replayed."""
         self._steps_since_refactor += 1
         self.version += 1
-        if report := self._reports.after_replay(self._report):
+        if (report := self._reports.after_replay(self._report)) is not None:
             self._act_on(report)
 
     def _step_by_definition(self, grad: RecordedGradient, lr: float, weight_decay: float) -> None:
         step = exact_step(self.factors(), grad, lr, weight_decay, len(self.V))
         report = assess(step, grad, weight_decay, torch.finfo(self.V.dtype).max)
         if self.waits_for_device:
-            self._apply_or_refuse(step, grad, lr, Health.read(report.tolist(), len(self.U)))
+            self._apply_or_refuse(step, grad, lr, Health.read(report, len(self.U)))
         else:
             self._apply_where_sound(step, grad, lr, report)
 
@@ -236,7 +236,7 @@ class FactoredWeight(nn.Module):
         grad = replace(grad, target_grad=torch.where(sound, grad.target_grad, 0))
         subtract_rows_(self.V, grad, torch.where(sound, step.rows, 0), lr)
 
-    def _act_on(self, report: list[float]) -> None:
+    def _act_on(self, report: Tensor) -> None:
         """Refactor, or raise, when word of an earlier step's trouble has come back from the device."""
         health = Health.read(report, len(self.U))
         if health.fault:

@@ -1,0 +1,51 @@
+"""Count the classes of a block that score higher than the targets, in one pass over their scores.
+
+It stands for
+
+    for k in range(K):
+        higher[:, k] += ((scores > own[:, k, None]) & (classes != index[:, k, None])).sum(1)
+
+where the columns of `scores` are the classes `start, start + 1, ...`. A target is left out by its number: its score in
+the block may differ in the last bit from its own, which comes from another product.
+
+Shape letters: B rows, N classes of the block, K targets per row.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-decorators, allow-untyped-calls, allow-incomplete-defs
+import torch
+import triton  # type: ignore[import-untyped]
+import triton.language as tl  # type: ignore[import-untyped]
+from torch import Tensor
+
+_COLUMNS = 1024  # of scores that a program has at a time
+
+
+def count_higher_(
+    higher: Tensor,  # (B, K) int64, added to
+    scores: Tensor,  # (B, N)
+    own: Tensor,  # (B, K)
+    index: Tensor,  # (B, K) int64, the targets
+    start: int,
+) -> None:
+    """Add up, for every target, how many classes of the block score higher."""
+    rows, classes = scores.shape
+    if rows and classes:
+        with torch.cuda.device_of(scores):
+            _count_higher[(rows,)](
+                higher, scores, own.contiguous(), index.contiguous(), start, classes, scores.stride(0),
+                K=index.shape[1], COLUMNS=_COLUMNS, num_warps=4,
+            )  # fmt: skip
+
+
+@triton.jit
+def _count_higher(higher, scores, own, index, start, N, stride, K: tl.constexpr, COLUMNS: tl.constexpr):
+    i = tl.program_id(0).to(tl.int64)
+    for k in tl.static_range(K):
+        bound, target = tl.load(own + i * K + k), tl.load(index + i * K + k) - start
+        count = tl.zeros((COLUMNS,), tl.int32)
+        for first in range(0, N, COLUMNS):
+            j = first + tl.arange(0, COLUMNS)
+            score = tl.load(scores + i * stride + j, mask=j < N, other=float("-inf"))
+            count += ((score > bound) & (j != target)).to(tl.int32)
+        place = higher + i * K + k
+        tl.store(place, tl.load(place) + tl.sum(count))
