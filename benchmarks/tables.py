@@ -7,14 +7,16 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from zloss.lab.paper.documents import MARKDOWN_TABLES, markdown
 from zloss.lab.records import Record, read_records
 
 ROOT = Path(__file__).parent.parent
 RECORDS = Path(__file__).parent / "records"
-DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("heads.md", "lab.md", "speed.md")))
+DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("heads.md", "lab.md", "results.md", "speed.md")))
 DEVICES = ("cpu", "cuda")
 ONE_BILLION_WORD = 793_471
 
@@ -294,6 +296,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "targets": targets,
     "epochs": epochs,
     "learning": learning,
+    **{name: partial(markdown, name, Path(__file__).parent) for name in MARKDOWN_TABLES},
 }
 _PLACE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

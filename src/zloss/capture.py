@@ -74,6 +74,11 @@ class Branch:
         with torch.cuda.stream(self._stream):
             yield
 
+    def follow(self, other: "Branch") -> None:
+        """Have what comes on this branch wait for all that was done on the other so far."""
+        if self._stream is not None and other._stream is not None:
+            self._stream.wait_stream(other._stream)
+
     def join(self) -> None:
         """Go on with all that was done on the branch."""
         if self._stream is not None:

@@ -115,14 +115,13 @@ def step_(
         regime = _ThroughRows if rows < width else _ThroughColumns
         with torch.cuda.device_of(batch.h):
             step = regime(state, batch, lr, weight_decay)
-            step.begin()
             step.prepare(gradient_fault)
             step.solve()
             step.apply(singular_fault)
 
 
 class _Step:
-    """The launches of one step, and what they hand on to each other."""
+    """The launches of one step, and what they hand on to each other: until all branches have joined."""
 
     system: Tensor  # X
     squares: Tensor  # of the entries of K1, in parts
@@ -144,9 +143,6 @@ class _Step:
         self.row_sizes = {"H": self.width, "WIDTH": power_of_2(self.width), "num_warps": 4}
         self.of_gram, self.of_rest = Branch(), Branch()
 
-    def begin(self) -> None:
-        """What goes on beside `prepare`."""
-
     def prepare(self, gradient_fault: int) -> None:
         """All that is element-wise in the batch."""
         b, s = self.batch, self.state
@@ -161,11 +157,12 @@ class _Step:
 
     def make_system(self, inner: Tensor, curvature: Tensor | None) -> None:
         """X: ratio times `inner`, whose columns are multiplied by the curvature if that is given."""
-        side, tiles = len(inner), pieces(len(inner), _TILE)
-        self.system = torch.empty_like(inner, dtype=torch.float32 if is_capturing() else None)
-        self.squares = self.batch.mean.new_empty(tiles**2)
+        tiles = pieces(len(inner), _TILE)
+        # Whole tiles for the kernels of the series, with zeros beyond the system: memory is read in large pieces then.
+        side, dtype = (tiles * _TILE, torch.float32) if is_capturing() else (len(inner), inner.dtype)
+        self.system, self.squares = inner.new_empty(side, side, dtype=dtype), self.batch.mean.new_empty(tiles**2)
         _make_system[(tiles, tiles)](
-            inner, inner if curvature is None else curvature, self.system, self.squares, *self.rates, side,
+            inner, inner if curvature is None else curvature, self.system, self.squares, *self.rates, len(inner), side,
             IS_BENT=curvature is None, SIDE=_TILE, num_warps=4,
         )  # fmt: skip
 
@@ -222,39 +219,48 @@ class _Step:
 class _ThroughRows(_Step):
     """B < H: X = ratio H H^T A."""
 
+    def prepare(self, gradient_fault: int) -> None:
+        with self.of_gram.open():  # the system does not need it
+            super().prepare(gradient_fault)
+        self.of_rest.follow(self.of_gram)
+
     def solve(self) -> None:
         b, s, width = self.batch, self.state, self.width
         begun = b.begun or Begun.of(b.h, b.hg, s.pack)
-        second = torch.empty_like(begun.inner)
-        with self.of_gram.open():
-            targets = b.target_rows @ b.h.T
         begun.inner_branch.join()
         self.make_system(begun.inner, b.curvature)
-        with self.of_gram.open():
-            tiles = pieces(self.rows, _TILE)
-            _make_second[(tiles, tiles)](
-                begun.scatter, targets, b.mean, b.curvature, b.classes, b.target_grad, second,
-                *self.rates, self.rows, len(s.V), K=self.targets, SIDE=_TILE, num_warps=4,
-            )  # fmt: skip
-            self.gram_change = b.h.T @ self.q.addmm_(second, b.h)
         begun.turned_branch.join()
+        with self.of_gram.open():
+            self.gram_change = self.change_gram(begun)
         with self.of_rest.open():
             self.U_change = begun.turned[:, :width].T @ self.bent_h
             self.sums = self.columns @ b.h
         self.rows_of_V, _ = self.inverse_times(begun.turned[:, width:], begun.rounded, from_left=True)
+        self.of_rest.join()  # and with it what was prepared
         self.inverse_change = self.rows_of_V.T @ self.bent_h
         self.inverse_scale = self.lr / (1 - self.lr * self.weight_decay)
+
+    def change_gram(self, begun: Begun) -> Tensor:
+        b, tiles = self.batch, pieces(self.rows, _TILE)
+        self.targets_by_row = b.target_rows @ b.h.T
+        self.second = torch.empty_like(begun.inner)
+        _make_second[(tiles, tiles)](
+            begun.scatter, self.targets_by_row, b.mean, b.curvature, b.classes, b.target_grad, self.second,
+            *self.rates, self.rows, len(self.state.V), K=self.targets, SIDE=_TILE, num_warps=4,
+        )  # fmt: skip
+        return b.h.T @ self.q.addmm_(self.second, b.h)
 
 
 class _ThroughColumns(_Step):
     """B >= H: X = ratio K1."""
 
     inverse_scale = 1.0
+    k1: Tensor  # (H, H)
     rounded: Tensor  # (H, H) U_inv^T in float32
     first: Tensor  # (B, K) where each target occurs for the first time
     totals: Tensor  # (B K, H) zeros to add up in
 
-    def begin(self) -> None:
+    def prepare(self, gradient_fault: int) -> None:
         classes, asked = self.batch.classes, self.batch.classes.numel()
         self.first, self.totals = torch.empty_like(classes), self.bent_h.new_empty(asked, self.width)
         with self.of_rest.open():
@@ -262,20 +268,21 @@ class _ThroughColumns(_Step):
             _find_first[(pieces(asked, _FEW),)](
                 classes, self.first, self.totals, asked, FEW=_FEW, MANY=_MANY, **self.row_sizes
             )
+        super().prepare(gradient_fault)
 
     def solve(self) -> None:
         b, s = self.batch, self.state
         self.of_rest.join()
         # Alone: all else waits for it, and it has a tile for every processor of a large GPU. One that is taken for a
         # moment would have to do two of them in the end, in twice the time.
-        k1 = b.h.T @ self.bent_h
-        self.make_system(k1, None)
+        self.k1 = b.h.T @ self.bent_h
+        self.make_system(self.k1, None)
         with self.of_gram.open():
             self.sums = self.columns @ b.h
             self.add_repeated()
-            self.gram_change = b.h.T @ self.q.addmm_(self.half, k1, alpha=self.lr**2)
+            self.gram_change = b.h.T @ self.q.addmm_(self.half, self.k1, alpha=self.lr**2)
         with self.of_rest.open():
-            self.U_change = s.pack[1] @ k1
+            self.U_change = s.pack[1] @ self.k1
         inverse, self.inverse_change = self.inverse_times(s.pack[2], self.rounded, from_left=False)
         self.rows_of_V = b.h @ inverse.T
 
@@ -330,7 +337,7 @@ def _prepare(
 
 @triton.jit
 def _make_system(
-    inner, curvature, system, squares, lr_high, lr_low, keep_high, keep_low, N,
+    inner, curvature, system, squares, lr_high, lr_low, keep_high, keep_low, N, padded,
     IS_BENT: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
     """X = ratio K1, or ratio H H^T A, and the squares of K1, tile by tile."""
@@ -342,7 +349,8 @@ def _make_system(
         # |K1|^2 = tr(H H^T A H H^T A)
         squared *= tl.load(curvature + i, mask=i < N, other=0)[:, None] * across
         bent *= across
-    store_tile(system, _whole(lr_high, lr_low) / _whole(keep_high, keep_low) * bent, i, j, N, N, N)
+    ratio = _whole(lr_high, lr_low) / _whole(keep_high, keep_low)
+    store_tile(system, ratio * bent, i, j, padded, padded, padded)
     tl.store(squares + _own_number(), tl.sum(squared))
 
 
@@ -433,10 +441,10 @@ def _double(
         for start in range(0, N, DEPTH):
             k = start + tl.arange(0, DEPTH)
             if FROM_LEFT:
-                left, right = tile(power, i, k, N, N, N), tile(factor, k, j, N, width, width)
+                left, right = tile(power, i, k, N, N, N), tile(factor, k, j, height, width, width)
             else:
                 # Tensor cores like both operands contiguous along the sum.
-                left, right = tile(factor, i, k, height, N, N), tl.trans(tile(power, j, k, N, N, N))
+                left, right = tile(factor, i, k, height, width, width), tl.trans(tile(power, j, k, N, N, N))
             total = tl.dot(left, right, total, input_precision=PRECISION)
     if makes_power:
         store_tile(next_power, total, i, j, N, N, N)
