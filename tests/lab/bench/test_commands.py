@@ -229,3 +229,25 @@ def test_the_command_on_a_gpu(cuda: torch.device, tmp_path: Path, monkeypatch: p
     records = read_records(tmp_path / "o.jsonl")
     assert [record["launch"] for record in records] == ["eager", "graph"] * 2
     assert all(record["time_ms"] > 0 and record["peak_bytes"] > 0 and record["driver"] for record in records)
+
+
+def test_a_profile_needs_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(monkeypatch, "profile", "--device", "cpu") == 1
+    assert "a profile needs a GPU" in capsys.readouterr().err
+
+
+def test_a_profile_has_the_launches_of_a_step(
+    tmp_path: Path, cuda: torch.device, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "profile.jsonl"
+    sizes = ("--batch", "20,100", "--hidden", 64, "--classes", 100_000)
+    assert bench(monkeypatch, "profile", *sizes, "--output", file) == 0
+    records = read_records(file)
+    assert [record["batch"] for record in records] == [20, 100]
+    for record in records:
+        assert record.keys() >= FIELDS
+        names = [launch["name"] for launch in record["launches"]]
+        assert {"_gather", "_reduce", "_gradient", "_apply", "product"} <= set(names)
+        assert names[-1] == "_apply"
+        assert 0 < record["arithmetic_ms"] < record["time_ms"]
+    assert "_apply" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The command line of the benchmark: `zloss bench output`, `model`, `scaling`, `eval`, `data` and `show`.
+"""The command line of the benchmark: `zloss bench output`, `model`, `scaling`, `eval`, `data`, `profile` and `show`.
 
 Nothing is computed here: commands read their arguments, let a race run and show its records.
 """
@@ -26,13 +26,15 @@ from zloss.lab.bench.layer_suite import (
     scaling_cases,
 )
 from zloss.lab.bench.model_suite import MODEL_HEADS, model_cases
+from zloss.lab.bench.profiling import profiled_case
+from zloss.lab.bench.provenance import provenance
 from zloss.lab.bench.race import Conditions, Journal, Race, Watcher
 from zloss.lab.bench.ranking_suite import EVAL_HEADS, ranking_cases
-from zloss.lab.bench.report import plot, read_all, tables
+from zloss.lab.bench.report import launches_table, plot, read_all, tables
 from zloss.lab.bench.steps import Launch
 from zloss.lab.networks import PRESETS
 from zloss.lab.networks import Precision as TrunkPrecision
-from zloss.lab.records import Record
+from zloss.lab.records import Record, write_records
 from zloss.lab.terminal import console, errors, run_commands
 from zloss.lab.training import device_of
 
@@ -166,6 +168,27 @@ def preparation(
     """Words a second when a text is prepared, and batches of n-grams a second."""
     conditions = Conditions(device=_device(device), repeats=repeats, measures_memory=memory)
     run(data_cases(words=words, batch=batch, classes=classes), conditions, output)
+
+
+@bench.command("profile")
+def launches(
+    device: Device = "auto",
+    batch: Numbers = "200,1000",
+    hidden: Annotated[int, typer.Option(min=1)] = 512,
+    classes: Annotated[int, typer.Option(min=2)] = ONE_BILLION_WORD,
+    output: Output = None,
+) -> None:
+    """The launches of a captured step of the factored layer, one by one: what the time goes to. Needs a GPU."""
+    place = _device(device)
+    if place.type != "cuda":
+        raise ValueError("a profile needs a GPU: on a CPU a step has no launches")
+    where, records = provenance(place), []
+    for size in _numbers("batch", batch):
+        records.append(profiled_case(batch=size, hidden=hidden, classes=classes, device=place) | where)
+        console.print(launches_table(records[-1]))
+    file = output or Path("bench.profile.cuda.jsonl")
+    write_records(file, records)
+    errors.print(f"{len(records)} records in {file}", highlight=False)
 
 
 @bench.command()

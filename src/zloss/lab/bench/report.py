@@ -92,6 +92,21 @@ def tables(records: Sequence[Record]) -> list[ResultTable]:
     return list(found.values())
 
 
+def launches_table(record: Record) -> Table:
+    """The launches of a profile, side by side in time where their starts say so."""
+    title = (
+        f"B = {record['batch']:,}, H = {record['hidden']:,}, C = {record['classes']:,}: {record['time_ms']:.4g} ms; "
+        f"its products alone, {record['gflop']:.3g} GFLOP at {record['product_tflops']:.3g} TFLOP/s, would take "
+        f"{record['arithmetic_ms']:.3g} ms"
+    )
+    table = Table("launch", title=escape(title), title_justify="left")
+    for name in ("start, us", "time, us"):
+        table.add_column(name, justify="right")
+    for launch in record["launches"]:
+        table.add_row(escape(launch["name"]), f"{launch['start_us']:.1f}", f"{launch['time_us']:.1f}")
+    return table
+
+
 def _row(record: Record) -> Row:
     """Old records lack some of it."""
     low, high = record.get("time_ms_quartiles") or record.get("time_ms_range") or (None, None)
