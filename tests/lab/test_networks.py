@@ -16,7 +16,7 @@ import zloss
 from tests.gpu import no_synchronisation
 from zloss.heads.config import HEADS
 from zloss.lab.hidden import RectifiedLinear
-from zloss.lab.networks import EMBEDDING_SCALE, PRESETS, NetworkConfig, NgramNetwork
+from zloss.lab.networks import PRESETS, SCALABLE_HEADS, NetworkConfig, NgramNetwork
 
 CLASSES, CONTEXT, ROWS = 40, 3, 12
 COUNTS = torch.arange(CLASSES, 0, -1)
@@ -109,12 +109,45 @@ def test_trunk_parameters_are_all_but_those_of_the_head() -> None:
 
 
 def test_activations_of_all_layers_are_of_the_size_of_the_embeddings() -> None:
-    network = NgramNetwork(NetworkConfig(embedding=64, hidden=(512, 512, 512)), 1000)
+    network = NgramNetwork(NetworkConfig(embedding=64, hidden=(512, 512, 512), embedding_scale=0.3), 1000)
     h = network.embedding(torch.randint(1000, (500, 6))).flatten(1)
     for layer in network.layers:
-        assert h.square().mean().sqrt().item() == pytest.approx(EMBEDDING_SCALE, rel=0.2)
+        assert h.square().mean().sqrt().item() == pytest.approx(0.3, rel=0.2)
         h = layer(h)
-    assert h.square().mean().sqrt().item() == pytest.approx(EMBEDDING_SCALE, rel=0.2)
+    assert h.square().mean().sqrt().item() == pytest.approx(0.3, rel=0.2)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("head", SCALABLE_HEADS)
+def test_the_head_starts_at_its_scale(head: str, bias: bool, device: torch.device) -> None:
+    networks = []
+    for output_scale in (1.0, 0.25):
+        torch.manual_seed(0)
+        config = zloss.HeadConfig(head=head, options={"bias": bias})
+        networks.append(build(replace(small(), head=config, output_scale=output_scale), device))
+    plain, scaled = networks
+    context, target = batch(device)
+    assert torch.equal(plain.hidden(context), scaled.hidden(context)), "it is for the head alone"
+    torch.testing.assert_close(logits_of(scaled, context), 0.25 * logits_of(plain, context))
+    # Statistics of a factored layer are about the weights that it has now.
+    linear = nn.Linear(scaled.head.in_features, CLASSES, bias=bias, device=device)
+    with torch.no_grad():
+        for name, parameter in linear_of(scaled).named_parameters():
+            linear.get_parameter(name).copy_(parameter)
+    expected = config.build_loss()(linear(scaled.hidden(context)), target)
+    torch.testing.assert_close(scaled(context, target), expected)
+
+
+def linear_of(network: NgramNetwork) -> nn.Linear:
+    if isinstance(network.head, zloss.DenseOutput):
+        return network.head.linear
+    assert isinstance(network.head, zloss.SphericalOutput)
+    return network.head.layer.to_linear()
+
+
+def logits_of(network: NgramNetwork, context: Tensor) -> Tensor:
+    assert isinstance(network.head, zloss.DenseOutput | zloss.SphericalOutput)
+    return network.head.logits(network.hidden(context))
 
 
 def test_seeds_decide_the_weights() -> None:
@@ -308,7 +341,7 @@ def test_tf32_rounds_the_trunk_on_a_gpu(cuda: torch.device) -> None:
     context, target = batch(cuda, rows=64)
     h = network.hidden(context)
     assert not torch.equal(h, exact.hidden(context))
-    torch.testing.assert_close(h, exact.hidden(context), rtol=0, atol=0.005 * EMBEDDING_SCALE)
+    torch.testing.assert_close(h, exact.hidden(context), rtol=0, atol=0.005 * exact.config.embedding_scale)
     for model in (network, exact):
         model(context, target).backward()
     grads = [[p.grad for p in model.layers.parameters()] for model in (network, exact)]
@@ -346,12 +379,22 @@ def test_a_step_does_not_wait_for_the_device(precision: Any, cuda: torch.device)
         ({"hidden": (16, 0)}, "must be at least 1, got 3, 5 and (16, 0)"),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
         ({"dropout": math.nan}, "dropout must be at least 0 and below 1, got nan"),
+        ({"embedding_scale": 0.0}, "embedding_scale must be a finite number > 0, got 0.0"),
+        ({"output_scale": math.inf}, "output_scale must be a finite number > 0, got inf"),
         ({"precision": "bf61"}, "unknown precision: 'bf61'; did you mean 'bf16'? known: float32, tf32, bf16"),
     ],
 )
 def test_bad_configs(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         small(**options)
+
+
+@pytest.mark.parametrize("head", sorted(set(HEADS) - set(SCALABLE_HEADS)))
+def test_other_heads_have_no_scale(head: str) -> None:
+    assert small(head, output_scale=1.0) == small(head)
+    message = f"output_scale=0.5 is for the heads dense, factored, gram: the {head} head starts at a scale of its own"
+    with pytest.raises(ValueError, match=message):
+        small(head, output_scale=0.5)
 
 
 def test_lists_are_taken_for_tuples() -> None:

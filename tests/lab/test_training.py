@@ -10,12 +10,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from zloss.heads import HeadConfig
+from zloss.lab import stopwatch
 from zloss.lab.configuration import to_table
 from zloss.lab.corpora import Corpus, prepare
 from zloss.lab.models import TrainedModel
@@ -66,7 +68,7 @@ def assert_same_end(run: Run, other: Run) -> None:
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert run.metrics() == other.metrics()
-    assert run.load().state == other.load().state
+    assert run.load().state | {"seconds": 0} == other.load().state | {"seconds": 0}  # which no two runs agree in
 
 
 def test_a_run_learns_and_leaves_a_record(corpus: Path, tmp_path: Path) -> None:
@@ -87,6 +89,8 @@ CASES: dict[str, dict[str, Any]] = {
     "clipped": {"clip": 0.5},
     "sampled": {"head": HeadConfig(head="sampled", options={"num_samples": 4})},
     "hierarchical": {"head": HeadConfig(head="hierarchical"), "output_lr": 0.3},
+    "linear": {"schedule": "linear", "steps": 70},  # whose stages begin at other steps than checkpoints
+    "decayed": {"weight_decay": 0.01, "output_weight_decay": 0.02},
 }
 
 
@@ -195,6 +199,18 @@ def test_a_run_of_an_early_version_goes_on(corpus: Path, tmp_path: Path) -> None
     assert run.load(run.best_step).state["schedule"]["best"] is not None
 
 
+def test_a_run_goes_on_that_knows_nothing_of_later_keys(corpus: Path, tmp_path: Path) -> None:
+    whole = fit(experiment(corpus, steps=60), tmp_path / "whole")
+    run = fit(experiment(corpus, steps=40), tmp_path / "run")
+    table = to_table(experiment(corpus, steps=60))
+    for name in ("weight_decay", "output_weight_decay", "schedule"):
+        del table["training"][name]
+    for name in ("embedding_scale", "output_scale"):
+        del table["network"][name]
+    (run.folder / "config.json").write_text(json.dumps(table))
+    assert_same_end(fit(experiment(corpus, steps=60), run.folder, resume=True), whole)
+
+
 def test_rates_fall_when_the_score_stops_improving() -> None:
     config = TrainingConfig(patience=1, lr_factor=0.5, stop_after=2)
     schedule = Schedule()
@@ -203,6 +219,75 @@ def test_rates_fall_when_the_score_stops_improving() -> None:
         True, True, False, False, False, True, False, False,
     ]  # fmt: skip
     assert (schedule.factor, schedule.lowered, schedule.best, schedule.best_step) == (0.25, 1, 1.0, 5)
+
+
+def test_rates_fall_linearly_to_the_end(corpus: Path, tmp_path: Path) -> None:
+    """In 20 stages, whatever the scores are: such small rates teach nothing, and would end a run by plateau."""
+    options: dict[str, Any] = {"schedule": "linear", "lr": 1e-9, "output_lr": 1e-9, "stop_after": 1, "log_every": 1}
+    run = fit(experiment(corpus, steps=60, validate_every=5, **options), tmp_path / "run")
+    rates = {record["step"]: record["lr"] / 1e-9 for record in run.metrics() if record["kind"] == "training"}
+    assert rates == pytest.approx({step + 1: 1 - (step // 3) / 20 for step in range(60)})
+    groups = [group for optimizer in run.load().state["optimizers"] for group in optimizer["groups"]]
+    assert [group["lr"] for group in groups] == pytest.approx([0.05 * 1e-9] * 3)
+
+
+# ---- a given time ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def seconds_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second between any two looks at the clock: what is timed takes one a look, what is not takes none."""
+    clock = iter(range(10**9))
+    monkeypatch.setattr(stopwatch, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
+
+
+@pytest.mark.usefixtures("seconds_pass")
+def test_a_run_ends_when_its_time_is_up(corpus: Path, tmp_path: Path) -> None:
+    """A look a step, and another where something is logged; the first five steps are not timed."""
+    seen: list[Progress] = []
+    config = experiment(corpus, steps=10**6, seconds=40.0, validate_every=10**6, checkpoint_every=10**6)
+    run = fit(config, tmp_path / "run", watch=seen.append)
+    last, state = run.metrics()[-1], run.load().state
+    assert (last["kind"], last["step"], run.steps(), run.best_step) == ("validation", 41, [41], 41)
+    assert 40 <= state["seconds"] <= 42
+    assert seen[-1].step == seen[-1].steps == 41
+    expected = [progress.steps for progress in seen if progress.validation is None]
+    assert expected[-2] == pytest.approx(41, rel=0.2), "as far as can be told"
+
+
+@pytest.mark.usefixtures("seconds_pass")
+def test_rates_fall_with_the_time_that_is_spent(corpus: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"schedule": "linear", "lr": 1e-9, "output_lr": 1e-9, "log_every": 1}
+    run = fit(experiment(corpus, steps=10**6, seconds=40.0, **options), tmp_path / "run")
+    rates = [record["lr"] / 1e-9 for record in run.metrics() if record["kind"] == "training"]
+    assert (rates[0], rates[-1]) == pytest.approx((1.0, 0.05))
+    assert sorted(rates, reverse=True) == rates
+    assert len(set(rates)) == 20
+
+
+@pytest.mark.usefixtures("seconds_pass")
+def test_a_resumed_run_has_the_time_that_is_left(corpus: Path, tmp_path: Path) -> None:
+    def stop(progress: Progress) -> None:
+        if progress.step == 30:
+            raise RuntimeError("killed")
+
+    config = experiment(corpus, steps=10**6, seconds=40.0)
+    with pytest.raises(RuntimeError, match="killed"):
+        fit(config, tmp_path / "run", watch=stop)
+    spent = Run.open(tmp_path / "run").load().state["seconds"]
+    assert 14 <= spent <= 17, "20 steps, less 5"
+    run = fit(config, tmp_path / "run", resume=True)
+    assert 40 <= run.load().state["seconds"] <= 42
+    end = run.metrics()[-1]["step"]
+    assert end == pytest.approx(20 + 5 + (40 - spent), abs=4)
+    fit(config, tmp_path / "run", resume=True)
+    assert run.metrics()[-1]["step"] == end, "nothing is left"
+
+
+def test_weight_decay_goes_to_the_optimizers(corpus: Path, tmp_path: Path) -> None:
+    run = fit(experiment(corpus, steps=2, weight_decay=0.01, output_weight_decay=0.02), tmp_path / "run")
+    groups = [group for optimizer in run.load().state["optimizers"] for group in optimizer["groups"]]
+    assert [group.get("weight_decay") for group in groups] == [None, 0.01, 0.02]
 
 
 def test_training_stops_early(corpus: Path, tmp_path: Path) -> None:
@@ -239,6 +324,10 @@ def test_mistakes(corpus: Path, tmp_path: Path) -> None:
         TrainingConfig(batch_size=0)
     with pytest.raises(ValueError, match="lr must be a finite number > 0"):
         TrainingConfig(lr=float("nan"))
+    with pytest.raises(ValueError, match="weight_decay must be a finite number >= 0, got -1"):
+        TrainingConfig(weight_decay=-1.0)
+    with pytest.raises(ValueError, match="seconds must be a finite number > 0, got 0"):
+        TrainingConfig(seconds=0.0)
 
 
 def test_a_vocabulary_that_does_not_fit(corpus: Path, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Hidden layers, and SGD on them that never forms the gradients of their weights."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from zloss import kernels
+from zloss.layers.precision import tf32_products
 from zloss.optim import PlainSGD
 
 Factors = list[tuple[Tensor, Tensor]]  # pairs (gradient of what is rectified, x): their products are gradients
@@ -70,7 +70,7 @@ class HiddenSGD(PlainSGD):
         lr, keep = group["lr"], 1 - group["lr"] * group["weight_decay"]
         layer = self._layers.get(parameter)
         if layer is not None and layer.grad_factors:
-            with _tf32(layer.tf32):
+            with tf32_products(layer.tf32):
                 for grad, x in layer.grad_factors:
                     parameter.addmm_(grad.T, x, beta=keep, alpha=-lr)
                     keep = 1.0
@@ -93,7 +93,7 @@ class _Rectified(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, tf32: bool, grad_factors: Factors | None) -> Tensor:
-        with _tf32(tf32):
+        with tf32_products(tf32):
             y = F.linear(x, weight, bias).relu_()
         ctx.save_for_backward(x, weight, y)
         ctx.tf32, ctx.grad_factors = tf32, grad_factors
@@ -104,7 +104,7 @@ class _Rectified(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, y = ctx.saved_tensors
         grad, grad_bias = _grad_through_relu(grad, y)
-        with _tf32(ctx.tf32):
+        with tf32_products(ctx.tf32):
             grad_x = grad @ weight
             if ctx.grad_factors is None:
                 return grad_x, grad.T @ x, grad_bias, None, None
@@ -119,22 +119,3 @@ def _grad_through_relu(grad: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return masked, total
     masked = grad.masked_fill(y <= 0, 0)
     return masked, masked.sum(0)
-
-
-@contextmanager
-def _tf32(wanted: bool) -> Iterator[None]:
-    switches: Any = torch.backends
-    has_new_switch = hasattr(switches, "fp32_precision")  # torch 2.9; it must not be mixed with the old one
-    name, tf32 = ("fp32_precision", "tf32") if has_new_switch else ("allow_tf32", True)
-    matmul = switches.cuda.matmul
-    before = getattr(matmul, name)
-    if before == tf32 or not wanted:
-        yield
-        return
-    setattr(matmul, name, tf32)
-    try:
-        yield
-    finally:
-        # "none" follows torch.backends.fp32_precision, which is where an equal value came from.
-        is_inherited = has_new_switch and before == switches.fp32_precision
-        setattr(matmul, name, "none" if is_inherited else before)

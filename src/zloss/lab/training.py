@@ -4,7 +4,11 @@ Everything that decides what comes next is in a checkpoint: weights, optimizers,
 the state of the random numbers and what the schedule remembers. Batches are a pure function of seed, epoch and index.
 So a run that was killed continues as if nothing had happened, bit for bit on a CPU.
 
-The learning rates fall when the validation score stops improving, and training stops when that no longer helps.
+By the schedule "plateau" the learning rates fall when the validation score stops improving, and training stops when
+that no longer helps. By "linear" they fall to zero over the whole run, whatever the scores are.
+
+A run may be given a time instead of a number of steps, `training.seconds`. What it comes to then depends on how fast the
+machine is, and a run that was interrupted goes on with the time that it has left, to no identical result.
 """
 
 import math
@@ -28,8 +32,13 @@ from zloss.lab.evaluation import Evaluation, evaluate
 from zloss.lab.networks import NetworkConfig, NgramNetwork
 from zloss.lab.ngrams import NgramBatches
 from zloss.lab.runs import Checkpoint, Run, RunError
+from zloss.lab.stopwatch import Stopwatch
 
 _EVALUATION_SEED = 0  # runs with other seeds are judged by the same sample
+# Of the linear schedule. A learning rate is part of a captured CUDA graph, and each change captures anew.
+_STAGES = 20
+# After which a run is timed: in them kernels are compiled and the step is captured, once and for all runs of a process.
+_UNTIMED_STEPS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +50,16 @@ class TrainingConfig:
     optimizer: Literal["sgd", "adam"] = "sgd"  # of all layers but the output
     lr: float = 1.0
     output_lr: float = 20.0
+    weight_decay: float = 0.0  # of the hidden layers
+    output_weight_decay: float = 0.0  # of the head
     clip: float | None = None  # norm of the gradient of the whole network
     epochs: int = 20  # at most
     steps: int | None = None  # at most, if fewer
+    seconds: float | None = None  # of training steps at most; validations and checkpoints are not counted
     validate_every: int | None = None  # steps; an epoch where none
     validation_examples: int = 20_000
     score: str = "top_10_error"  # what decides: top_K_error, mean_rank, perplexity (lower is better) or mrr (higher)
+    schedule: Literal["plateau", "linear"] = "plateau"  # of the learning rates; the next three are for plateau
     lr_factor: float = 0.5  # of all learning rates, when the score has not improved
     patience: int = 0  # so many validations in a row before that
     stop_after: int = 4  # lowerings in a row that brought nothing
@@ -63,6 +76,25 @@ class TrainingConfig:
         for name in ("lr", "output_lr", "lr_factor"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise ValueError(f"{name} must be a finite number > 0, got {getattr(self, name)}")
+        for name in ("weight_decay", "output_weight_decay"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
+                raise ValueError(f"{name} must be a finite number >= 0, got {getattr(self, name)}")
+        if self.seconds is not None and not (math.isfinite(self.seconds) and self.seconds > 0):
+            raise ValueError(f"seconds must be a finite number > 0, got {self.seconds}")
+
+    def last_step(self, epoch_steps: int) -> int:
+        """Where a run ends at the latest."""
+        steps = self.epochs * epoch_steps
+        return steps if self.steps is None else min(steps, self.steps)
+
+    def validates_at(self, step: int, epoch_steps: int) -> bool:
+        """Whether the network is judged after so many steps: at regular intervals, and at the end."""
+        return step == self.last_step(epoch_steps) or step % (self.validate_every or epoch_steps) == 0
+
+    def cost(self, result: Evaluation) -> float:
+        """The score that decides, as something to be made small."""
+        score = result.score(self.score)
+        return -score if self.score == "mrr" else score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,10 +123,19 @@ class Schedule:
             self.best, self.best_step, self.waiting, self.lowered = score, step, 0, 0
             return True
         self.waiting += 1
-        if self.waiting > config.patience:
+        if config.schedule == "plateau" and self.waiting > config.patience:
             self.factor *= config.lr_factor
             self.waiting, self.lowered = 0, self.lowered + 1
         return False
+
+
+def linear_factor(done: float, total: float) -> float:
+    """Of the learning rates, after so many of all steps or seconds: from 1 towards 0 in equal stages.
+
+    >>> [linear_factor(step, 100) for step in (0, 4, 5, 50, 99)]
+    [1.0, 1.0, 0.95, 0.5, 0.05]
+    """
+    return max(1, _STAGES - _STAGES * done // total) / _STAGES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +162,7 @@ class DivergedError(RunError):
 def fit(config: Experiment, folder: Path, *, resume: bool = False, watch: Watcher | None = None) -> Run:
     """Train until the schedule ends, and return the run. With `resume`, go on where the run in `folder` stopped."""
     run = Run(folder)
-    if resume and to_table(config) != Run.open(folder).config:
+    if resume and to_table(config) != to_table(resumed(folder)):  # which knows keys that a run is too old for
         raise RunError(f"{folder} was started with another config: resume it with its own, or start a new run")
     if not resume:
         run.require_new()
@@ -163,10 +204,14 @@ class Trainer:
             config.training.optimizer,
             lr=config.training.lr,
             output_lr=config.training.output_lr,
+            weight_decay=config.training.weight_decay,
+            output_weight_decay=config.training.output_weight_decay,
             forms_gradients=config.training.clip is not None,
         )
         self._check_score()
         self.schedule, self.step = Schedule(), 0
+        self.stopwatch = Stopwatch()  # for steps alone
+        self._timed_from, self._is_over = _UNTIMED_STEPS, False
         self._since = (time.perf_counter(), 0)
         # The next batch by its index on the device, where a captured step counts it up, and which step that would be.
         self._index, self._next = torch.zeros((), dtype=torch.long, device=self.device), -1
@@ -180,13 +225,13 @@ class Trainer:
     @property
     def last_step(self) -> int:
         """Where the run ends at the latest."""
-        steps = self.config.training.epochs * len(self.batches)
-        return steps if self.config.training.steps is None else min(steps, self.config.training.steps)
+        return self.config.training.last_step(len(self.batches))
 
     def train(self) -> None:
         """Take all steps that are left. On Ctrl-C finish the step and save first."""
+        self._is_over = self._ends_here()
         with deferred_interrupt() as is_asked_to_stop:
-            while self.step < self.last_step and self.schedule.lowered < self.config.training.stop_after:
+            while not self._is_over and self.schedule.lowered < self.config.training.stop_after:
                 loss = self.take_step()
                 self._after_step(loss)
                 if is_asked_to_stop():
@@ -195,8 +240,15 @@ class Trainer:
                     raise KeyboardInterrupt
         self._save_once()
 
+    def _ends_here(self) -> bool:
+        """Whether all steps have been taken, or the time is up."""
+        seconds = self.config.training.seconds
+        return self.step >= self.last_step or (seconds is not None and self.stopwatch.lap() >= seconds)
+
     def take_step(self) -> Tensor:
         """One step of all optimizers; the loss stays on the device."""
+        if self.config.training.schedule == "linear":
+            self._lower_rates_linearly()
         epoch, index = divmod(self.step, len(self.batches))
         if self.is_captured:
             if index == 0 or self.step != self._next:
@@ -228,17 +280,20 @@ class Trainer:
 
     def _after_step(self, loss: Tensor) -> None:
         training = self.config.training
-        is_last, epoch = self.step == self.last_step, len(self.batches)
-        logs = is_last or self.step % training.log_every == 0
-        validates = is_last or self.step % (training.validate_every or epoch) == 0
+        self._is_over = self._ends_here()
+        logs = self._is_over or self.step % training.log_every == 0
+        validates = self._is_over or training.validates_at(self.step, len(self.batches))
         saves = self.step % training.checkpoint_every == 0
         if logs or validates or saves:  # what has diverged is not kept
             self._require_finite(loss)
+            self.stopwatch.pause()  # now that the device has done what it was told to
         if logs:
             self._log(loss.item())
         is_best = validates and self._validate()
         if is_best or saves:
             self._save_once()
+        if not self.stopwatch.is_running and self.step >= self._timed_from:
+            self.stopwatch.start()
 
     def _require_finite(self, loss: Tensor) -> None:
         if not loss.isfinite():
@@ -267,7 +322,7 @@ class Trainer:
         layer = getattr(self.network.head, "layer", None)
         return Progress(
             step=self.step,
-            steps=self.last_step,
+            steps=self._expected_steps(),
             epoch=self.step / len(self.batches),
             loss=loss,
             lr=self.config.training.lr * self.schedule.factor,
@@ -276,18 +331,34 @@ class Trainer:
             validation=validation,
         )
 
+    def _expected_steps(self) -> int:
+        """Where the run will end, as far as can be told from the time that its steps took so far."""
+        budget, spent = self.config.training.seconds, self.stopwatch.seconds
+        if self._is_over:
+            return self.step
+        if budget is None or not spent:
+            return self.last_step
+        return min(self.last_step, max(self.step + 1, round(self.step * budget / spent)))
+
     def _validate(self) -> bool:
         """Whether the score is the best so far."""
         training = self.config.training
         result = evaluate(self.network, self.validation, limit=training.validation_examples)
-        score = result.score(training.score)
-        is_best = self.schedule.update(-score if training.score == "mrr" else score, self.step, training)
+        is_best = self.schedule.update(training.cost(result), self.step, training)
         self._set_rates()
         self.run.log(
             {"kind": "validation", "step": self.step, "epoch": self.step / len(self.batches)} | result.to_record()
         )
         self.watch(self._progress(math.nan, result))
         return is_best
+
+    def _lower_rates_linearly(self) -> None:
+        factor, seconds = linear_factor(self.step, self.last_step), self.config.training.seconds
+        if seconds is not None:
+            factor = min(factor, linear_factor(self.stopwatch.seconds, seconds))
+        if factor != self.schedule.factor:
+            self.schedule.factor = factor
+            self._set_rates()
 
     def _set_rates(self) -> None:
         for optimizer in self.optimizers:
@@ -308,6 +379,7 @@ class Trainer:
             options.append(rest)
         state = {
             "step": self.step,
+            "seconds": self.stopwatch.lap(),
             "schedule": asdict(self.schedule),
             "optimizers": options,
             "classes": self.num_classes,
@@ -327,6 +399,8 @@ class Trainer:
             optimizer.load_state_dict(joined_state(of_optimizer, checkpoint.state["optimizers"][number]))
         self.schedule = Schedule(**{"best_step": self.run.best_step} | checkpoint.state["schedule"])
         self.step = checkpoint.step
+        self.stopwatch = Stopwatch(checkpoint.state.get("seconds", 0.0))  # early ones had none
+        self._timed_from = self.step + _UNTIMED_STEPS
         self.run.forget_after(self.step)
         self._since = (time.perf_counter(), self.step)
         set_random_states(with_prefix(checkpoint.tensors, "random."), self.device)

@@ -1,0 +1,28 @@
+"""The command line of the report: `zloss report`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zloss.lab.paper.claims import counts, judged
+from zloss.lab.paper.evidence import Evidence
+from zloss.lab.paper.report import write_report
+from zloss.lab.terminal import console
+
+
+def report(
+    page: Annotated[Path, typer.Option("--to", help="the HTML file to write")] = Path("report.html"),
+    records: Annotated[Path, typer.Option(help="folder with paper/ and records/")] = Path("benchmarks"),
+    figures: Annotated[Path | None, typer.Option(help="folder for the figures as PNG files too")] = None,
+) -> None:
+    """The reproduction of the paper as one HTML page, from the records alone: nothing is trained.
+
+    \b
+    zloss report --to report.html --figures figures
+    """
+    evidence = Evidence.read(records)
+    for path in write_report(evidence, page, figures):
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    told = (f"{count} {verdict}" for verdict, count in counts(judged(evidence)).items() if count)
+    console.print(", ".join(told), highlight=False)

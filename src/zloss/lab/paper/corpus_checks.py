@@ -1,0 +1,88 @@
+"""Claims about large texts, table 2: scores and training times of whole models, on every text that was trained on."""
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+
+from zloss.lab.paper.duels import Duel, Outcome, duel, told
+from zloss.lab.paper.evidence import Evidence, NotRunError, experiment_command
+from zloss.lab.paper.published import FINAL_SCORES
+from zloss.lab.paper.records import ScoredModel
+from zloss.lab.paper.scores import MINUS, top
+from zloss.lab.paper.timings import duration
+from zloss.lab.paper.verdicts import (
+    Check,
+    Finding,
+    Verdict,
+    combined,
+    ratio_finding,
+    verdict_of,
+    verdict_of_parts,
+    verdict_of_slightly_worse,
+)
+
+HIERARCHICAL, SAME_SIZE, LARGER = "H-softmax net1", "Z-loss net1", "Z-loss net2"
+SCORES = (top(1), top(20))
+
+Models = dict[str, list[ScoredModel]]  # trainings on one text, by model
+
+
+def on_every_text(budget: str, needed: Sequence[str], judge: Callable[[Models], Finding]) -> Check:
+    """A check that combines the findings on all texts which all of these models were trained on."""
+
+    def check(evidence: Evidence) -> Finding:
+        findings = {}
+        for corpus in evidence.corpora(budget):
+            models = {model: evidence.models(corpus, model, budget) for model in needed}
+            if all(models.values()):
+                findings[corpus] = judge(models)
+        if not findings:
+            raise NotRunError(experiment_command("table2"))
+        text = ". ".join(f"{corpus}: {finding.ours}" for corpus, finding in findings.items())
+        return Finding(text, combined([finding.verdict for finding in findings.values()]))
+
+    return check
+
+
+def slightly_worse_scores(models: Models) -> Finding:
+    """Of the Z-loss with the same network."""
+    duels = [_duel(models[SAME_SIZE], models[HIERARCHICAL], score) for score in SCORES]
+    return Finding(f"Z-loss {MINUS} H-softmax: {told(duels)}", verdict_of_slightly_worse(duels))
+
+
+def converges_faster(models: Models) -> Finding:
+    """By the factor of table 2."""
+    paper = [FINAL_SCORES[model].train_s or 0.0 for model in (HIERARCHICAL, SAME_SIZE)]
+    ours = [_train_s(models[model]) for model in (HIERARCHICAL, SAME_SIZE)]
+    return ratio_finding(ours[0] / ours[1], paper[0] / paper[1])
+
+
+def larger_network_wins_top_1(models: Models) -> Finding:
+    """In less time."""
+    clash = _duel(models[LARGER], models[HIERARCHICAL], top(1))
+    times = [_train_s(models[model]) for model in (LARGER, HIERARCHICAL)]
+    text = f"{duration(times[0])} against {duration(times[1])}; net2 {MINUS} H-softmax: {told([clash])}"
+    verdict = verdict_of_parts([clash.outcome is Outcome.WON, times[0] < times[1]])
+    return Finding(text, verdict)
+
+
+def larger_network_is_worse_at_top_20(models: Models) -> Finding:
+    """Than hierarchical softmax with the smaller network."""
+    clash = _duel(models[LARGER], models[HIERARCHICAL], top(20))
+    verdicts = {Outcome.LOST: Verdict.REPRODUCED, Outcome.BEHIND: Verdict.PARTLY}
+    return Finding(f"net2 {MINUS} H-softmax: {told([clash])}", verdicts.get(clash.outcome, Verdict.BETTER))
+
+
+def better_top_1_in_the_same_time(models: Models) -> Finding:
+    """By the Z-loss network that validates better."""
+    chosen = min((SAME_SIZE, LARGER), key=lambda name: fmean(model.valid[top(1)] for model in models[name]))
+    clash = _duel(models[chosen], models[HIERARCHICAL], top(1))
+    budget_s = models[chosen][0].budget_s or 0.0
+    return Finding(f"after {duration(budget_s)}, {chosen} {MINUS} H-softmax: {told([clash])}", verdict_of([clash]))
+
+
+def _duel(first: Sequence[ScoredModel], second: Sequence[ScoredModel], score: str) -> Duel:
+    return duel([model.test[score] for model in first], [model.test[score] for model in second], score)
+
+
+def _train_s(models: Sequence[ScoredModel]) -> float:
+    return fmean(model.train_s or 0.0 for model in models)

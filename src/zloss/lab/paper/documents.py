@@ -1,0 +1,65 @@
+"""The main tables of the report as markdown, for `docs/results.md`: `benchmarks/tables.py` puts them there."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from zloss.lab.paper.evidence import Evidence, NotRunError
+from zloss.lab.paper.records import CURVES
+from zloss.lab.paper.results import (
+    DIFFERENCES_NOTE,
+    claims_table,
+    close_calls,
+    curves_table,
+    differences_table,
+    epochs_notes,
+    epochs_table,
+    final_tables,
+    not_run,
+    scores_table,
+    sweep_table,
+)
+
+
+def _claims_markdown(evidence: Evidence) -> str:
+    return claims_table(evidence).to_markdown()
+
+
+def _epochs_markdown(evidence: Evidence) -> str:
+    return "\n\n".join([epochs_table(evidence).to_markdown(), " ".join(epochs_notes(evidence))])
+
+
+def _losses_markdown(figure: int) -> Callable[[Evidence], str]:
+    def render(evidence: Evidence) -> str:
+        parts = [
+            scores_table(evidence, figure).to_markdown(),
+            differences_table(evidence, figure).to_markdown(),
+            DIFFERENCES_NOTE,
+            close_calls(evidence, figure),
+        ]
+        return "\n\n".join(filter(None, parts))
+
+    return render
+
+
+def _final_markdown(evidence: Evidence) -> str:
+    return "\n\n".join(f"{title}:\n\n{table.to_markdown()}" for title, table in final_tables(evidence))
+
+
+_DOCUMENT: dict[str, Callable[[Evidence], str]] = {
+    "paper_claims": _claims_markdown,
+    "paper_epochs": _epochs_markdown,
+    "paper_losses": _losses_markdown(2),
+    "paper_sweep": lambda evidence: sweep_table(evidence).to_markdown(),
+    "paper_curves": lambda evidence: curves_table(evidence, CURVES).to_markdown(),
+    "paper_normalised": _losses_markdown(5),
+    "paper_models": _final_markdown,
+}
+MARKDOWN_TABLES = tuple(_DOCUMENT)
+
+
+def markdown(name: str, folder: Path) -> str:
+    """A table of `docs/results.md`, or what to run for it."""
+    try:
+        return _DOCUMENT[name](Evidence.read(folder))
+    except NotRunError as error:
+        return f"{not_run(f'`{error}`')}."

@@ -1,0 +1,127 @@
+"""All that the report is built from, and what to run where something of it is missing."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from zloss.lab.paper.intervals import Estimate, estimate
+from zloss.lab.paper.records import FIGURE_B, PaperRecords, ScoredModel, SweepPoint, TrainingCurve, TunedResult
+from zloss.lab.paper.timings import Device, Part, Timings
+
+_BENCHES = {"model": "model --networks net1", "output": "output", "scaling": "scaling"}
+
+
+class NotRunError(LookupError):
+    """There is no record of it yet; the message is the command that makes it."""
+
+
+def experiment_command(name: str) -> str:
+    """What leaves the records of a figure or table.
+
+    >>> experiment_command("figure3")
+    'zloss paper figure3'
+    """
+    return f"zloss paper {name}"
+
+
+def bench_command(suite: str, device: Device) -> str:
+    """What leaves the timings of a suite on a device.
+
+    >>> bench_command("scaling", "cuda")
+    'zloss bench scaling --device cuda'
+    """
+    return f"zloss bench {_BENCHES[suite]} --device {device}"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Records of the experiments, and timings. Whatever it is asked for and has not raises `NotRunError`."""
+
+    records: PaperRecords
+    timings: Timings
+
+    @classmethod
+    def read(cls, folder: Path) -> "Evidence":
+        """From `folder/paper` and `folder/records`."""
+        if not any((folder / name).is_dir() for name in ("paper", "records")):
+            raise ValueError(f"no records in {folder}: name the folder that has paper/ and records/ with --records")
+        return cls(PaperRecords.read(folder / "paper"), Timings.read(folder / "records"))
+
+    def tuned(self, figure: int, loss: str, score: str) -> list[float]:
+        """Test scores of a loss that was tuned for this very score, one a seed."""
+        results = self.figure(figure)
+        found = [result.test[score] for result in results if (result.loss, result.tuned_for) == (loss, score)]
+        return _present(found, f"figure{figure}")
+
+    def has_tuned(self, figure: int, loss: str, score: str) -> bool:
+        """Whether there is any."""
+        return any((result.loss, result.tuned_for) == (loss, score) for result in self.figure(figure))
+
+    def figure(self, figure: int) -> Sequence[TunedResult]:
+        """The results of figure 2 or 5."""
+        return {2: self.records.figure2, 5: self.records.figure5}[figure]
+
+    def sweep(self, score: str) -> dict[float, list[float]]:
+        """Figure 3: test scores by a, one a seed."""
+        return by_value([point for point in self.records.figure3 if point.b == FIGURE_B], "a", score)
+
+    def sweep_of_b(self, score: str) -> dict[float, list[float]]:
+        """Test scores by b at the one a that has most of them."""
+        columns: dict[float, list[SweepPoint]] = {}
+        for point in self.records.figure3:
+            columns.setdefault(point.a, []).append(point)
+        longest = max(columns.values(), key=lambda points: len({point.b for point in points}), default=[])
+        values = by_value(longest, "b", score)
+        if len(values) < 2:
+            raise NotRunError("zloss paper figure3, with other values of b too")
+        return values
+
+    def curves(self, tuned_for: str) -> list[TrainingCurve]:
+        """Figure 4: the trainings of one of the four models."""
+        found = [curve for curve in self.records.figure4 if curve.tuned_for == tuned_for]
+        return _present(found, "figure4")
+
+    def corpora(self, budget: str) -> list[str]:
+        """Table 2: the texts that some model was trained on."""
+        found = dict.fromkeys(model.corpus for model in self.records.table2 if model.budget == budget)
+        return _present(list(found), "table2")
+
+    def models(self, corpus: str, model: str, budget: str) -> list[ScoredModel]:
+        """Table 2: the trainings of a model; those of the constant one, whatever the budget."""
+        return [
+            result
+            for result in self.records.table2
+            if (result.corpus, result.model) == (corpus, model) and result.budget in (budget, None)
+        ]
+
+    def ratio(self, part: Part, loss: str, device: Device) -> float:
+        """Table 1: the time of a loss in times of the Z-loss."""
+        ratio = self.timings.ratio(part, loss, device)
+        if ratio is None:
+            raise NotRunError(bench_command(part, device))
+        return ratio
+
+
+def by_value(points: Iterable[SweepPoint], name: str, score: str) -> dict[float, list[float]]:
+    """Test scores by a or by b, in order; `NotRunError` where there are none."""
+    values: dict[float, list[float]] = {}
+    for point in points:
+        values.setdefault(getattr(point, name), []).append(point.test[score])
+    if not values:
+        raise NotRunError(experiment_command("figure3"))
+    return dict(sorted(values.items()))
+
+
+def estimates(values: dict[float, list[float]]) -> dict[float, Estimate]:
+    """Of every point of a sweep."""
+    return {place: estimate(scores) for place, scores in values.items()}
+
+
+Found = TypeVar("Found")
+
+
+def _present(found: list[Found], name: str) -> list[Found]:
+    if not found:
+        raise NotRunError(experiment_command(name))
+    return found

@@ -1,0 +1,333 @@
+"""What the experiments of the paper leave behind, checked line by line: `figure2.jsonl` to `table2.jsonl`.
+
+A file has one JSON object a line, one for each training. All of them have
+
+    "seed": 0,  "settings": {"training.lr": 0.1, ...}            every setting that was tuned or set, by dotted key
+    "device": ..., "versions": {...}, "commit": ...              `zloss.lab.records.provenance`
+
+and scores by split, `{"top_1_error": 0.79, ..., "top_100_error": 0.27, "mrr": 0.3}`, errors as shares of 1. What else
+is in an object or among its scores is left alone. Beside that, in
+
+    figure2, figure5   "figure": 2, "loss": "z_loss", "tuned_for": "top_5_error", "epochs": 12, "trials": 60,
+                       "valid": {scores}, "test": {scores}
+    figure3            "figure": 3, "a": 0.1, "b": 28.0, "valid": {scores}, "test": {scores}
+                       b = 28 is the figure; with other b at one of its a, that claim of the paper can be judged too
+    figure4            "figure": 4, "tuned_for": "top_1_error", "a": 0.1, "b": 10.0,
+                       "curve": [{"epoch": 1.0, errors}, ...]     on the validation split
+    table2             "table": 2, "corpus": "fil8", "classes": 213271, "model": "Z-loss net1", "head": "factored",
+                       "loss": "z_loss", "network": "net1", "budget": "fixed" or "converged", "budget_s": 120.0 or null,
+                       "train_s": 118.2, "epochs": 0.7, "valid": {scores}, "test": {scores}
+                       the model "constant" has null for what it does not have
+
+Settings were chosen on the validation split, before these trainings; a line is one of the seeds of the choice. Seeds of
+one choice have the same settings, and a seed is there once.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+from zloss.lab.paper.scores import SCORES, top
+from zloss.lab.records import Record, read_records, write_records
+
+LOSSES = {
+    2: ("squared_error", "taylor_softmax", "spherical_softmax", "sigmoid", "softmax", "z_loss"),
+    5: ("softmax", "z_softmax", "sigmoid", "z_sigmoid", "z_loss"),
+}
+MODELS = (
+    "constant",
+    "softmax net1",
+    "H-softmax net1",
+    "sampled softmax net1",
+    "adaptive softmax net1",
+    "Z-loss net1",
+    "Z-loss net2",
+)
+CONSTANT = "constant"
+BUDGETS = ("fixed", "converged")
+FIGURE_B = 28.0
+CURVES = tuple(map(top, (1, 5, 10, 50)))  # the panels of figure 4
+
+Scores = Mapping[str, float]
+Choice = tuple[Any, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What every line has."""
+
+    seed: int
+    settings: Mapping[str, Any]
+    device: str
+    versions: Mapping[str, str]
+    commit: str
+
+    @property
+    def choice(self) -> Choice:
+        """What seeds of one choice have in common."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedResult(Result):
+    """Figures 2 and 5: a loss with the settings that were best for one score."""
+
+    loss: str
+    tuned_for: str
+    epochs: float
+    trials: int
+    valid: Scores
+    test: Scores
+
+    @property
+    def choice(self) -> Choice:
+        return self.loss, self.tuned_for
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepPoint(Result):
+    """Figure 3: one architecture with one a and b."""
+
+    a: float
+    b: float
+    valid: Scores
+    test: Scores
+
+    @property
+    def choice(self) -> Choice:
+        return self.a, self.b
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingCurve(Result):
+    """Figure 4: validation errors by epoch of the Z-loss with the a and b that were best for one error."""
+
+    tuned_for: str
+    a: float
+    b: float
+    curve: tuple[Scores, ...]  # with "epoch"
+
+    @property
+    def choice(self) -> Choice:
+        return (self.tuned_for,)
+
+    def best(self, score: str) -> float:
+        """The lowest error of the curve: what early stopping would keep."""
+        return min(point[score] for point in self.curve)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredModel(Result):
+    """Table 2: a model trained on a large text, for a fixed time or until it stops improving."""
+
+    corpus: str
+    classes: int
+    model: str
+    head: str | None
+    loss: str | None
+    network: str | None
+    budget: str | None
+    budget_s: float | None
+    train_s: float | None
+    epochs: float | None
+    valid: Scores
+    test: Scores
+
+    @property
+    def choice(self) -> Choice:
+        return self.corpus, self.model, self.budget
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperRecords:
+    """All of them; what has no file yet is empty."""
+
+    figure2: tuple[TunedResult, ...] = ()
+    figure3: tuple[SweepPoint, ...] = ()
+    figure4: tuple[TrainingCurve, ...] = ()
+    figure5: tuple[TunedResult, ...] = ()
+    table2: tuple[ScoredModel, ...] = ()
+
+    @classmethod
+    def read(cls, folder: Path) -> "PaperRecords":
+        """The files of a folder; `ValueError` names the file and line of what is wrong."""
+        return cls(**{name: _read(folder / f"{name}.jsonl", parse) for name, parse in PARSERS.items()})
+
+
+def write_results(folder: Path, name: str, records: Collection[Record]) -> None:
+    """Check the records of a figure or table, "figure2" and so on, and replace its file."""
+    _checked(name, records, PARSERS[name])
+    write_records(folder / f"{name}.jsonl", records)
+
+
+AnyResult = TypeVar("AnyResult", bound=Result)
+
+
+def _read(path: Path, parse: Callable[[Record], AnyResult]) -> tuple[AnyResult, ...]:
+    if not path.exists():
+        return ()
+    try:
+        lines = read_records(path)
+    except ValueError as error:
+        raise ValueError(f"{path} is no file of records: {error}") from error
+    return _checked(str(path), lines, parse)
+
+
+def _checked(place: str, records: Iterable[Record], parse: Callable[[Record], AnyResult]) -> tuple[AnyResult, ...]:
+    seen: dict[Choice, dict[int, AnyResult]] = {}
+    for number, record in enumerate(records, start=1):
+        try:
+            result = parse(record)
+            _check_seed(result, seen.setdefault(result.choice, {}))
+        except ValueError as error:
+            raise ValueError(f"{place}, line {number}: {error}") from error
+    return tuple(result for seeds in seen.values() for result in seeds.values())
+
+
+def _check_seed(result: AnyResult, others: dict[int, AnyResult]) -> None:
+    what = ", ".join(map(str, result.choice))
+    if result.seed in others:
+        raise ValueError(f"seed {result.seed} of {what} is there twice")
+    if any(_but_seed(other.settings) != _but_seed(result.settings) for other in others.values()):
+        raise ValueError(f"seeds of {what} have different settings, so their mean would mean nothing")
+    others[result.seed] = result
+
+
+def _but_seed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key.rpartition(".")[2] != "seed"}
+
+
+# ---- from JSON -------------------------------------------------------------------------------------------------------
+
+
+def _tuned(figure: int) -> Callable[[Record], TunedResult]:
+    def parse(record: Record) -> TunedResult:
+        _expect(record, "figure", figure)
+        return TunedResult(
+            **_provenance(record),
+            loss=_choice(record, "loss", LOSSES[figure]),
+            tuned_for=_choice(record, "tuned_for", SCORES),
+            epochs=_number(record, "epochs"),
+            trials=_whole(record, "trials"),
+            valid=_scores(record, "valid"),
+            test=_scores(record, "test"),
+        )
+
+    return parse
+
+
+def _sweep_point(record: Record) -> SweepPoint:
+    _expect(record, "figure", 3)
+    a, b = _number(record, "a"), _number(record, "b")
+    return SweepPoint(**_provenance(record), a=a, b=b, valid=_scores(record, "valid"), test=_scores(record, "test"))
+
+
+def _training_curve(record: Record) -> TrainingCurve:
+    _expect(record, "figure", 4)
+    points = _value(record, "curve", list)
+    if not points or not all(isinstance(point, dict) for point in points):
+        raise ValueError('"curve" must be a list of points, each with "epoch" and errors')
+    curve = tuple({"epoch": _number(point, "epoch"), **_shares(point, CURVES)} for point in points)
+    if any(before["epoch"] >= after["epoch"] for before, after in pairwise(curve)):
+        raise ValueError('the epochs of "curve" must grow')
+    return TrainingCurve(
+        **_provenance(record),
+        tuned_for=_choice(record, "tuned_for", CURVES),
+        a=_number(record, "a"),
+        b=_number(record, "b"),
+        curve=curve,
+    )
+
+
+def _scored_model(record: Record) -> ScoredModel:
+    _expect(record, "table", 2)
+    model = _choice(record, "model", MODELS)
+    if model == CONSTANT:
+        training: dict[str, Any] = dict.fromkeys(("head", "loss", "network", "budget", "budget_s", "train_s", "epochs"))
+    else:
+        budget = _choice(record, "budget", BUDGETS)
+        training = {name: _value(record, name, str) for name in ("head", "loss", "network")}
+        training |= {name: _number(record, name) for name in ("train_s", "epochs")}
+        training |= {"budget": budget, "budget_s": _number(record, "budget_s") if budget == "fixed" else None}
+    return ScoredModel(
+        **_provenance(record),
+        corpus=_value(record, "corpus", str),
+        classes=_whole(record, "classes"),
+        model=model,
+        **training,
+        valid=_scores(record, "valid"),
+        test=_scores(record, "test"),
+    )
+
+
+PARSERS: dict[str, Callable[[Record], Any]] = {
+    "figure2": _tuned(2),
+    "figure3": _sweep_point,
+    "figure4": _training_curve,
+    "figure5": _tuned(5),
+    "table2": _scored_model,
+}
+
+
+def _provenance(record: Record) -> dict[str, Any]:
+    return {
+        "seed": _whole(record, "seed"),
+        "settings": _value(record, "settings", dict),
+        "device": _value(record, "device", str),
+        "versions": _value(record, "versions", dict),
+        "commit": _value(record, "commit", str),
+    }
+
+
+def _value(record: Record, name: str, kind: type) -> Any:
+    if name not in record:
+        raise ValueError(f'"{name}" is missing')
+    if not isinstance(record[name], kind):
+        words: dict[type, str] = {str: "text", dict: "an object", list: "a list"}
+        raise ValueError(f'"{name}" must be {words[kind]}, got {record[name]!r}')
+    return record[name]
+
+
+def _expect(record: Record, name: str, number: int) -> None:
+    if record.get(name) != number:
+        raise ValueError(f'"{name}" must be {number} in this file, got {record.get(name)!r}')
+
+
+def _choice(record: Record, name: str, allowed: Collection[str]) -> str:
+    value: str = _value(record, name, str)
+    if value not in allowed:
+        raise ValueError(f'"{name}" must be one of {", ".join(allowed)}, got {value!r}')
+    return value
+
+
+def _number(record: Record, name: str) -> float:
+    value = record.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise ValueError(f'"{name}" must be a finite number from 0 on, got {value!r}')
+    return float(value)
+
+
+def _whole(record: Record, name: str) -> int:
+    value = _number(record, name)
+    if value != int(value):
+        raise ValueError(f'"{name}" must be a whole number, got {value!r}')
+    return int(value)
+
+
+def _scores(record: Record, name: str) -> dict[str, float]:
+    scores = _value(record, name, dict)
+    try:
+        return _shares(scores, SCORES)
+    except ValueError as error:
+        raise ValueError(f'in "{name}": {error}') from error
+
+
+def _shares(record: Record, names: Iterable[str]) -> dict[str, float]:
+    shares = {name: _number(record, name) for name in names}
+    for name, share in shares.items():
+        if share > 1:
+            raise ValueError(f'"{name}" must be a share between 0 and 1, not a percentage, got {share}')
+    return shares

@@ -1,0 +1,285 @@
+"""The tables of the report, ours beside the paper's."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import combinations
+from statistics import fmean
+
+from zloss.lab.paper.claims import judged
+from zloss.lab.paper.duels import ENOUGH_SEEDS, Outcome, duel
+from zloss.lab.paper.evidence import Evidence, NotRunError, bench_command, estimates, experiment_command
+from zloss.lab.paper.intervals import estimate
+from zloss.lab.paper.loss_checks import FIGURE5_SCORES, NAMES
+from zloss.lab.paper.parameter_checks import minimum
+from zloss.lab.paper.published import EPOCH_S, FINAL_SCORES, HARDWARE, epoch_ratio
+from zloss.lab.paper.records import BUDGETS, LOSSES, MODELS, Result, ScoredModel
+from zloss.lab.paper.scores import ERRORS, SCORES, TIMES, is_error, label, shown, shown_difference, shown_estimate, top
+from zloss.lab.paper.speed_checks import PLACES
+from zloss.lab.paper.tables import BEST, MISSING, Cell, Row, Table
+from zloss.lab.paper.timings import DEVICES, PARTS, Device, Part, duration
+
+FIGURE_SCORES = {2: SCORES, 5: FIGURE5_SCORES}
+NOT_RUN = Cell("not run", MISSING)
+_NOT_PRINTED = "/"  # as in the paper
+
+
+def not_run(command: str) -> str:
+    """What stands in the place of a figure or table."""
+    return f"not run yet: {command}"
+
+
+# ---- claims ----------------------------------------------------------------------------------------------------------
+
+
+def claims_table(evidence: Evidence, about: str | None = None) -> Table:
+    """All claims, or those about one figure or table, with verdicts."""
+    chosen = [one for one in judged(evidence) if about in (None, one.claim.about)]
+    rows = [
+        (
+            str(one.number),
+            verdict_cell(one.finding.verdict),
+            one.claim.says,
+            one.claim.where,
+            one.claim.paper,
+            one.finding.ours,
+        )
+        for one in chosen
+    ]
+    return Table(("", "verdict", "the paper says", "where", "paper", "ours"), rows, words=6)
+
+
+def verdict_cell(verdict: str) -> Cell:
+    """Coloured in HTML, by a class of its name."""
+    return Cell(verdict, f"verdict {verdict.replace(' ', '-')}")
+
+
+# ---- table 1 ---------------------------------------------------------------------------------------------------------
+
+TIMED = {"softmax": "softmax", "hierarchical": "H-softmax", "z_loss": "Z-loss"}
+_PART_NAMES: dict[Part, str] = {"model": "net1", "output": "output"}
+_SLOTS: tuple[tuple[Device, Part], ...] = tuple((device, part) for device in DEVICES for part in PARTS)
+
+
+def epochs_table(evidence: Evidence) -> Table:
+    """Table 1: an epoch of One Billion Word, and the time of others in times of the Z-loss."""
+    columns = [
+        f"{PLACES[device]}, {_PART_NAMES[part]}: {whose}" for device, part in _SLOTS for whose in ("paper", "ours")
+    ]
+    rows = [
+        [name, *(cell for slot in _SLOTS for cell in _epochs(evidence, loss, *slot))] for loss, name in TIMED.items()
+    ]
+    rows += [
+        [f"{name} / Z-loss", *(cell for slot in _SLOTS for cell in _ratios(evidence, loss, *slot))]
+        for loss, name in TIMED.items()
+        if loss != "z_loss"
+    ]
+    return Table(("an epoch", *columns), rows)
+
+
+def _epochs(evidence: Evidence, loss: str, device: Device, part: Part) -> tuple[Cell | str, Cell | str]:
+    paper, ours = EPOCH_S.get((part, loss, device)), evidence.timings.epoch_s(part, loss, device)
+    return (
+        _NOT_PRINTED if paper is None else duration(paper, digits=4),
+        NOT_RUN if ours is None else duration(ours),
+    )
+
+
+def _ratios(evidence: Evidence, loss: str, device: Device, part: Part) -> tuple[Cell | str, Cell | str]:
+    paper, ours = epoch_ratio(part, loss, device), evidence.timings.ratio(part, loss, device)
+    return (
+        _NOT_PRINTED if paper is None else f"{paper:.3g}{TIMES}",
+        NOT_RUN if ours is None else f"{ours:.3g}{TIMES}",
+    )
+
+
+def epochs_notes(evidence: Evidence) -> list[str]:
+    """Where it was measured, and which softmax it is."""
+    notes = [
+        "All of net1, or its output layer alone; batches of 200, extrapolated to the paper's 150 million n-grams.",
+        f"Paper: {HARDWARE['cpu']} and {HARDWARE['cuda']}.",
+    ]
+    for device in DEVICES:
+        steps = {part: evidence.timings.step(part, "softmax", device) for part in PARTS}
+        ways = dict.fromkeys(step["name"].removeprefix("net1, ") for step in steps.values() if step)
+        if ways:
+            places = dict.fromkeys(step["device"] for step in steps.values() if step)
+            notes.append(f"{PLACES[device]}: {'; '.join(places)}; softmax as it is fastest there: {'; '.join(ways)}.")
+    missing = [
+        bench_command(part, device) for device, part in _SLOTS if not evidence.timings.step(part, "z_loss", device)
+    ]
+    return notes + [f"{not_run(command)}." for command in missing]
+
+
+# ---- figures 2 and 5 -------------------------------------------------------------------------------------------------
+
+
+def scores_table(evidence: Evidence, figure: int) -> Table:
+    """Test scores of every loss, tuned for each score; the best mean of a column is marked."""
+    losses, scores = losses_of(evidence, figure), FIGURE_SCORES[figure]
+    bests = {score: _best_loss(evidence, figure, score) for score in scores}
+    rows = []
+    for loss in losses:
+        cells = [_score_cell(evidence, figure, loss, score, is_best=loss == bests[score]) for score in scores]
+        rows.append(
+            [NAMES[loss], *cells, seeds_of(result for result in evidence.figure(figure) if result.loss == loss)]
+        )
+    return Table(("test error, %", *map(label, scores), "seeds"), rows)
+
+
+def losses_of(evidence: Evidence, figure: int) -> list[str]:
+    """Those with results, in the order of the figure."""
+    present = {result.loss for result in evidence.figure(figure)}
+    if not present:
+        raise NotRunError(experiment_command(f"figure{figure}"))
+    return [loss for loss in LOSSES[figure] if loss in present]
+
+
+def _score_cell(evidence: Evidence, figure: int, loss: str, score: str, *, is_best: bool) -> Cell | str:
+    if not evidence.has_tuned(figure, loss, score):
+        return NOT_RUN
+    return Cell(shown_estimate(estimate(evidence.tuned(figure, loss, score)), score), BEST if is_best else "")
+
+
+def _best_loss(evidence: Evidence, figure: int, score: str) -> str | None:
+    means = {
+        loss: fmean(evidence.tuned(figure, loss, score))
+        for loss in losses_of(evidence, figure)
+        if evidence.has_tuned(figure, loss, score)
+    }
+    pick = min if is_error(score) else max
+    return pick(means, key=lambda loss: means[loss]) if means else None
+
+
+def seeds_of(results: Iterable[Result]) -> str:
+    """How many seeds a choice has: one number, or the least and the most."""
+    counts: dict[object, int] = {}
+    for result in results:
+        counts[result.choice] = counts.get(result.choice, 0) + 1
+    least, most = min(counts.values(), default=0), max(counts.values(), default=0)
+    return str(least) if least == most else f"{least} to {most}"
+
+
+def differences_table(evidence: Evidence, figure: int, loss: str = "z_loss") -> Table:
+    """This loss minus every other one, with Welch's interval."""
+    scores = FIGURE_SCORES[figure]
+    rivals = [other for other in losses_of(evidence, figure) if other != loss]
+    rows = [
+        [NAMES[other], *(_difference_cell(evidence, figure, loss, other, score) for score in scores)]
+        for other in rivals
+    ]
+    return Table((f"{NAMES[loss]} minus", *map(label, scores)), rows)
+
+
+def _difference_cell(evidence: Evidence, figure: int, loss: str, other: str, score: str) -> Cell | str:
+    if not all(evidence.has_tuned(figure, name, score) for name in (loss, other)):
+        return NOT_RUN
+    clash = duel(evidence.tuned(figure, loss, score), evidence.tuned(figure, other, score), score)
+    kinds = {Outcome.WON: "won", Outcome.LOST: "lost", Outcome.EVEN: "even"}
+    marks = f"{' ~' if clash.outcome is Outcome.EVEN else ''}{' *' if clash.needs_seeds else ''}"
+    return Cell(f"{shown_difference(clash.difference, score)}{marks}", kinds.get(clash.outcome, ""))
+
+
+DIFFERENCES_NOTE = (
+    "Difference of means with Welch's 95 % interval, errors in points: below zero the Z-loss is better, but for MRR. "
+    f"~ within noise; * within a point, and needs {ENOUGH_SEEDS} seeds."
+)
+
+
+def close_calls(evidence: Evidence, figure: int) -> str:
+    """The losses that are within a point of each other and have too few seeds to tell, by score."""
+    found = []
+    for score in FIGURE_SCORES[figure]:
+        present = [loss for loss in losses_of(evidence, figure) if evidence.has_tuned(figure, loss, score)]
+        values = {loss: evidence.tuned(figure, loss, score) for loss in present}
+        pairs = [pair for pair in combinations(present, 2) if duel(values[pair[0]], values[pair[1]], score).needs_seeds]
+        if pairs:
+            names = dict.fromkeys(NAMES[loss] for loss in present if any(loss in pair for pair in pairs))
+            found.append(f"{label(score)} ({', '.join(names)})")
+    return f"Needs {ENOUGH_SEEDS} seeds, with losses within a point: {'; '.join(found)}." if found else ""
+
+
+# ---- figures 3 and 4 -------------------------------------------------------------------------------------------------
+
+
+def sweep_table(evidence: Evidence) -> Table:
+    """Figure 3: test errors by a; the lowest of a column is marked."""
+    columns = {score: estimates(evidence.sweep(score)) for score in ERRORS}
+    lowest = {score: minimum(evidence.sweep(score)) for score in ERRORS}
+    rows: list[Row] = [
+        [
+            f"{a:g}",
+            *(Cell(shown_estimate(columns[score][a], score), BEST if a == lowest[score] else "") for score in ERRORS),
+            str(columns[ERRORS[0]][a].seeds),
+        ]
+        for a in columns[ERRORS[0]]
+    ]
+    return Table(("a", *map(label, ERRORS), "seeds"), rows)
+
+
+def curves_table(evidence: Evidence, scores: Sequence[str]) -> Table:
+    """Figure 4: the lowest validation errors of the four models; the best of a column is marked."""
+    trainings = {model: evidence.curves(model) for model in scores}
+    means = {
+        score: {model: fmean(curve.best(score) for curve in curves) for model, curves in trainings.items()}
+        for score in scores
+    }
+    rows = []
+    for model, curves in trainings.items():
+        cells: list[Cell | str] = [
+            Cell(
+                shown_estimate(estimate([curve.best(score) for curve in curves]), score),
+                BEST if means[score][model] == min(means[score].values()) else "",
+            )
+            for score in scores
+        ]
+        rows.append([label(model), f"{curves[0].a:g}", f"{curves[0].b:g}", *cells, str(len(curves))])
+    return Table(("tuned for", "a", "b", *map(label, scores), "seeds"), rows)
+
+
+# ---- table 2 ---------------------------------------------------------------------------------------------------------
+
+_FINAL = (top(1), top(20))
+
+
+def final_tables(evidence: Evidence) -> Iterator[tuple[str, Table]]:
+    """Table 2: one table for each text and budget, with its title."""
+    if not evidence.records.table2:
+        raise NotRunError(experiment_command("table2"))
+    for budget in BUDGETS:
+        corpora = dict.fromkeys(model.corpus for model in evidence.records.table2 if model.budget == budget)
+        for corpus in corpora:
+            yield _final_title(evidence, corpus, budget), _final_table(evidence, corpus, budget)
+
+
+def _final_title(evidence: Evidence, corpus: str, budget: str) -> str:
+    found = [model for model in evidence.records.table2 if (model.corpus, model.budget) == (corpus, budget)]
+    times = {model.budget_s for model in found if model.budget_s is not None}
+    spent = f"{' or '.join(map(duration, sorted(times)))} of training each" if times else "trained until converged"
+    return f"{corpus}, {found[0].classes:,} classes, {spent}"
+
+
+def _final_table(evidence: Evidence, corpus: str, budget: str) -> Table:
+    columns = [f"{label(score)}, %: {whose}" for score in _FINAL for whose in ("paper", "ours")]
+    rows = []
+    for model in MODELS:
+        trainings = evidence.models(corpus, model, budget)
+        if trainings or model in FINAL_SCORES:
+            rows.append([model, *_final_cells(model, trainings)])
+    return Table(("model", *columns, "training: paper", "training: ours", "epochs", "MRR", "seeds"), rows)
+
+
+def _final_cells(model: str, trainings: Sequence[ScoredModel]) -> Iterator[Cell | str]:
+    paper = FINAL_SCORES.get(model)
+    for score in _FINAL:
+        printed = None if paper is None else paper.error(score)
+        yield _NOT_PRINTED if printed is None else shown(printed, score)
+        yield shown_estimate(estimate([one.test[score] for one in trainings]), score) if trainings else NOT_RUN
+    yield _NOT_PRINTED if paper is None or paper.train_s is None else duration(paper.train_s)
+    yield _mean([one.train_s for one in trainings], duration)
+    yield _mean([one.epochs for one in trainings], lambda epochs: f"{epochs:.3g}")
+    yield shown_estimate(estimate([one.test["mrr"] for one in trainings]), "mrr") if trainings else ""
+    yield str(len(trainings))
+
+
+def _mean(values: Sequence[float | None], show: Callable[[float], str]) -> str:
+    known = [value for value in values if value is not None]
+    return show(fmean(known)) if known else ""

@@ -1,0 +1,86 @@
+"""The top of the report: how many claims have which verdict, and the numbers that sum things up."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from zloss.lab.paper import corpus_checks
+from zloss.lab.paper.claims import Judged, counts
+from zloss.lab.paper.corpus_checks import HIERARCHICAL, SAME_SIZE, on_every_text
+from zloss.lab.paper.duels import duel
+from zloss.lab.paper.evidence import Evidence, NotRunError, bench_command
+from zloss.lab.paper.page import Html, element, paragraph, section
+from zloss.lab.paper.published import EPOCH_S, epoch_ratio
+from zloss.lab.paper.scores import TIMES, shown_difference, top
+from zloss.lab.paper.timings import Device, Part, duration
+from zloss.lab.paper.verdicts import Verdict
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A number that sums things up, and the paper's."""
+
+    what: str
+    paper: str
+    ours: Callable[[Evidence], str]
+
+
+def _ratio_headline(what: str, part: Part, loss: str, device: Device) -> Headline:
+    paper = f"{epoch_ratio(part, loss, device):.3g}{TIMES}"
+    return Headline(what, paper, lambda evidence: f"{evidence.ratio(part, loss, device):.3g}{TIMES}")
+
+
+def _epoch(evidence: Evidence) -> str:
+    seconds = evidence.timings.epoch_s("model", "z_loss", "cuda")
+    if seconds is None:
+        raise NotRunError(bench_command("model", "cuda"))
+    return duration(seconds)
+
+
+def _top_10(evidence: Evidence) -> str:
+    values = [evidence.tuned(2, loss, top(10)) for loss in ("z_loss", "softmax")]
+    return shown_difference(duel(values[0], values[1], top(10)).difference, top(10))
+
+
+def _convergence(evidence: Evidence) -> str:
+    return on_every_text("converged", (HIERARCHICAL, SAME_SIZE), corpus_checks.converges_faster)(evidence).ours
+
+
+HEADLINES = (
+    _ratio_headline("output layer on a GPU, softmax / Z-loss", "output", "softmax", "cuda"),
+    _ratio_headline("output layer on a GPU, hierarchical softmax / Z-loss", "output", "hierarchical", "cuda"),
+    _ratio_headline("all of net1 on a GPU, softmax / Z-loss", "model", "softmax", "cuda"),
+    Headline(
+        "an epoch of One Billion Word, net1 with the Z-loss", duration(EPOCH_S["model", "z_loss", "cuda"]), _epoch
+    ),
+    _ratio_headline("output layer on a CPU, softmax / Z-loss", "output", "softmax", "cpu"),
+    _ratio_headline("all of net1 on a CPU, softmax / Z-loss", "model", "softmax", "cpu"),
+    Headline("top-10 test error on Penn Treebank, Z-loss minus softmax, points", "below zero", _top_10),
+    Headline("time to converge, hierarchical softmax / Z-loss", f"4.21{TIMES}", _convergence),
+)
+
+
+def summary(evidence: Evidence, claims: list[Judged]) -> Html:
+    """Verdicts and headlines."""
+    badges = [element("li", badge(verdict, f"{count} {verdict}")) for verdict, count in counts(claims).items() if count]
+    cards = [_card(evidence, headline) for headline in HEADLINES]
+    return section(
+        "Summary",
+        paragraph(f"{len(claims)} claims:"),
+        element("ul", *badges, css="counts"),
+        element("div", *cards, css="headlines"),
+        name="summary",
+    )
+
+
+def _card(evidence: Evidence, headline: Headline) -> Html:
+    try:
+        ours = headline.ours(evidence)
+    except NotRunError:
+        ours = "not run"
+    beside = element("span", f"paper: {headline.paper}", css="beside")
+    return element("div", element("b", ours), element("span", headline.what), beside, css="headline")
+
+
+def badge(verdict: Verdict, text: str) -> Html:
+    """A verdict, in its colour."""
+    return element("span", text, css=f"verdict {verdict.replace(' ', '-')}")

@@ -1,0 +1,139 @@
+"""Epochs and ratios of table 1, from the records of `zloss bench`.
+
+The paper timed some thousand batches of 200 n-grams and multiplied; so do these. A ratio is of one run: on a CPU the
+median over turns, on a GPU the quotient of medians. Every loss is taken as it runs fastest in that run.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from zloss.lab.bench.layer_suite import ONE_BILLION_WORD
+from zloss.lab.bench.model_suite import BATCHES, EPOCH_NGRAMS
+from zloss.lab.records import Record, read_records
+
+Device = Literal["cpu", "cuda"]
+Part = Literal["model", "output"]  # the whole of net1, or its output layer alone
+DEVICES: tuple[Device, ...] = ("cpu", "cuda")
+PARTS: tuple[Part, ...] = ("model", "output")
+
+FILES: Mapping[str, tuple[str, ...]] = {  # the latest first
+    "model": ("model",),
+    "output": ("output", "speed"),
+    "scaling": ("scaling", "output", "speed"),
+}
+# Softmax by every way that computes it exactly. Cut cross-entropy leaves out small gradients, and is not among them.
+HEADS = {
+    "softmax": (
+        "dense softmax",
+        "dense softmax, TF32",
+        "dense softmax, bf16",
+        "dense softmax, TF32, compiled",
+        "dense softmax, bf16, compiled",
+        "dense softmax, linear_cross_entropy, tuned",
+        "dense softmax, linear_cross_entropy, tuned, TF32",
+        "dense softmax, CCE exact, bf16",
+    ),
+    "hierarchical": ("hierarchical softmax",),
+    "z_loss": ("factored",),
+}
+_BATCH, _HIDDEN = BATCHES["net1"], 512
+
+Run = list[Record]  # the records of one file
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How the step of the output layer changes from few classes to many."""
+
+    few: int
+    many: int
+    factor: float
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Measured steps, by file name without its ending, such as "output.cuda"."""
+
+    runs: Mapping[str, Run]
+
+    @classmethod
+    def read(cls, folder: Path) -> "Timings":
+        """The files of a folder; those that are not there are empty."""
+        names = {f"{name}.{device}" for files in FILES.values() for name in files for device in DEVICES}
+        return cls({name: _read(folder / f"{name}.jsonl") for name in sorted(names)})
+
+    def step(self, part: Part, loss: str, device: Device) -> Record | None:
+        """The fastest step of this loss at the size of One Billion Word."""
+        return _fastest(self._run(part, device), part, loss)
+
+    def epoch_s(self, part: Part, loss: str, device: Device) -> float | None:
+        """What an epoch of One Billion Word would take."""
+        step = self.step(part, loss, device)
+        return None if step is None else step["time_ms"] / 1000 * EPOCH_NGRAMS / _BATCH
+
+    def ratio(self, part: Part, loss: str, device: Device) -> float | None:
+        """The time of this loss in steps of the Z-loss."""
+        own, pace = (self.step(part, name, device) for name in (loss, "z_loss"))
+        if own is None or pace is None:
+            return None
+        return float(own["ratio_to_factored"] if device == "cpu" else own["time_ms"] / pace["time_ms"])
+
+    def growth(self, loss: str, device: Device) -> Growth | None:
+        """Of a step, over the widest range of classes that one run has."""
+        found = [growth for run in self._runs("scaling", device) if (growth := _growth(run, loss))]
+        return max(found, key=lambda growth: growth.many / growth.few, default=None)
+
+    def used(self) -> list[Record]:
+        """A record of every run that counts."""
+        return [run[0] for device in DEVICES for part in PARTS if (run := self._run(part, device))]
+
+    def _run(self, part: Part, device: Device) -> Run:
+        """The latest one that has the Z-loss."""
+        return next((run for run in self._runs(part, device) if _fastest(run, part, "z_loss")), [])
+
+    def _runs(self, suite: str, device: Device) -> Iterator[Run]:
+        return (self.runs.get(f"{name}.{device}", []) for name in FILES[suite])
+
+
+def _read(path: Path) -> Run:
+    try:
+        return read_records(path) if path.exists() else []
+    except ValueError as error:
+        raise ValueError(f"{path} is no file of records: {error}") from error
+
+
+def _fastest(run: Run, part: Part, loss: str, classes: int = ONE_BILLION_WORD) -> Record | None:
+    """However it is launched. Hierarchical softmax sees how often words occur, and is timed with words that do."""
+    names = {f"net1, {name}" if part == "model" else name for name in HEADS[loss]}
+    steps = [record for record in _measured(run, classes) if record["name"] in names]
+    as_words_occur = [record for record in steps if record.get("targets") == "zipf"]
+    return min(as_words_occur or steps, key=lambda record: float(record["time_ms"]), default=None)
+
+
+def _measured(run: Run, classes: int) -> Iterator[Record]:
+    where = {"batch": _BATCH, "hidden": _HIDDEN, "classes": classes}
+    return (record for record in run if where.items() <= record.items() and record.get("time_ms") is not None)
+
+
+def _growth(run: Run, loss: str) -> Growth | None:
+    sizes = sorted({record["classes"] for record in run if record.get("name") in HEADS[loss]})
+    times = {size: step["time_ms"] for size in sizes if (step := _fastest(run, "output", loss, size))}
+    if len(times) < 2:
+        return None
+    few, many = min(times), max(times)
+    return Growth(few, many, times[many] / times[few])
+
+
+def duration(seconds: float, digits: int = 3) -> str:
+    """In the unit that reads best.
+
+    >>> duration(10.88 * 3600, digits=4), duration(84.123), duration(0.97 * 86400)
+    ('10.88 h', '1.4 min', '0.97 days')
+    """
+    for unit, size in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 0.9 * size:
+            number = f"{seconds / size:.{digits}g}"
+            return f"{number} {'day' if (number, unit) == ('1', 'days') else unit}"
+    return f"{seconds:.{digits}g} s"

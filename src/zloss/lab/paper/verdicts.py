@@ -1,0 +1,108 @@
+"""Verdicts on claims, and the rules by which they are given. `RULES` says them to readers of the report."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from zloss.lab.paper.duels import ENOUGH_SEEDS, Duel, Outcome
+from zloss.lab.paper.evidence import Evidence, NotRunError
+from zloss.lab.paper.scores import TIMES
+
+
+class Verdict(StrEnum):
+    """What our records say to a claim."""
+
+    REPRODUCED = "reproduced"
+    BETTER = "better"
+    PARTLY = "partly"
+    NOT_REPRODUCED = "not reproduced"
+    NOT_RUN = "not run yet"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Our number, to read, and the verdict; what to run, where there is none."""
+
+    ours: str
+    verdict: Verdict
+
+
+Check = Callable[[Evidence], Finding]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What the paper says, in our words, and how our records are asked about it."""
+
+    about: str  # the figure or table of the report that shows it
+    where: str  # in the paper
+    says: str
+    paper: str  # its numbers
+    check: Check
+
+    def judge(self, evidence: Evidence) -> Finding:
+        """The finding; where records are missing, what to run."""
+        try:
+            return self.check(evidence)
+        except NotRunError as error:
+            return Finding(str(error), Verdict.NOT_RUN)
+
+
+ABOVE, BELOW = 1.1, 0.9
+SLIGHTLY = 0.02  # two points of error
+RULES = (
+    f"A speed-up is reproduced from {BELOW:.0%} of the paper's on, better from {ABOVE:.0%} on, and partly reproduced "
+    "from half of it on.",
+    "One loss is better than another at a score when the 95 % interval of their difference over seeds (Welch) leaves "
+    "out zero; else they are within noise. A claim about several scores or texts is reproduced when it holds for "
+    "all, partly when it holds for some. With one seed there is no interval, and no more than “partly”.",
+    f"“Needs {ENOUGH_SEEDS} seeds” marks what is within a point of each other and has fewer, a verdict for now.",
+    f"“Slightly” is up to {100 * SLIGHTLY:.0f} points of error. Where the paper has the Z-loss behind and we have it "
+    "level or ahead, the verdict is “better”.",
+    "Intervals are of each comparison by itself; with so many of them, one in twenty would miss zero by chance.",
+)
+
+
+def ratio_finding(ours: float, paper: float) -> Finding:
+    """Of a speed-up."""
+    quotient = ours / paper
+    if quotient >= ABOVE:
+        verdict = Verdict.BETTER
+    elif quotient >= BELOW:
+        verdict = Verdict.REPRODUCED
+    else:
+        verdict = Verdict.PARTLY if quotient >= 0.5 else Verdict.NOT_REPRODUCED
+    return Finding(f"{ours:.3g}{TIMES}", verdict)
+
+
+def verdict_of(duels: Sequence[Duel]) -> Verdict:
+    """On the claim that the first is better in all of them."""
+    outcomes = {duel.outcome for duel in duels}
+    if outcomes == {Outcome.WON}:
+        return Verdict.REPRODUCED
+    return Verdict.PARTLY if outcomes & {Outcome.WON, Outcome.AHEAD} else Verdict.NOT_REPRODUCED
+
+
+def verdict_of_slightly_worse(duels: Sequence[Duel]) -> Verdict:
+    """On the claim that the first is slightly worse in all of them."""
+    outcomes = {duel.outcome for duel in duels}
+    if outcomes <= {Outcome.WON, Outcome.AHEAD, Outcome.EVEN}:
+        return Verdict.BETTER
+    is_slight = all(abs(duel.difference.mean) <= SLIGHTLY for duel in duels)
+    return Verdict.REPRODUCED if outcomes == {Outcome.LOST} and is_slight else Verdict.PARTLY
+
+
+def verdict_of_parts(holds: Sequence[bool]) -> Verdict:
+    """On a claim of several parts."""
+    if all(holds):
+        return Verdict.REPRODUCED
+    return Verdict.PARTLY if any(holds) else Verdict.NOT_REPRODUCED
+
+
+def combined(verdicts: Collection[Verdict]) -> Verdict:
+    """Of one claim on several texts or devices."""
+    if len(set(verdicts)) == 1:
+        return next(iter(verdicts))
+    if set(verdicts) <= {Verdict.REPRODUCED, Verdict.BETTER}:
+        return Verdict.REPRODUCED
+    return Verdict.PARTLY

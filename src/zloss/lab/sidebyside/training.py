@@ -1,0 +1,276 @@
+"""Training a stack: epochs, validations, and trials that end before the others.
+
+A trial ends early when its loss or its weights are no longer finite, or when the judge of the caller says so after a
+validation. It is ignored from then on, and taken out as soon as a good part of the stack is idle. What is left goes on
+as it would have done with the others still there, to the last bit where torch computes an element in the same way
+wherever in a tensor it stands: on a CPU, with batches of whole vectors, such as 32 or 256. Random numbers, which only
+dropout needs, are torch's own on the device, seeded when training starts.
+"""
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import zloss
+from zloss.lab.corpora import Corpus
+from zloss.lab.evaluation import Evaluation
+from zloss.lab.networks import NgramNetwork
+from zloss.lab.sidebyside.batches import StackedBatches
+from zloss.lab.sidebyside.network import StackedNetwork
+from zloss.lab.sidebyside.ranking import evaluate_stack
+from zloss.lab.sidebyside.trials import Settings, check_score, check_trials
+from zloss.lab.sidebyside.weights import StackedWeights
+from zloss.lab.training import Experiment, Progress, Watcher, batches_of, build_network, device_of, linear_factor
+
+# Of a stack that may be idle before it is made smaller: that copies its weights, and captures its step anew.
+_IDLE_SHARE = 0.25
+_DROPOUT_SEED = 0
+
+# Told the number of epochs that are done and the latest validation of every trial, None for those that have ended;
+# returns the trials to end.
+Judge = Callable[[int, list[Evaluation | None]], Collection[int]]
+
+
+@dataclass(frozen=True)
+class Validation:
+    """How well a trial did after so many steps."""
+
+    step: int
+    epoch: float
+    evaluation: Evaluation
+
+
+@dataclass
+class Outcome:
+    """What became of a trial."""
+
+    experiment: Experiment
+    validations: list[Validation] = field(default_factory=list)
+    diverged: bool = False  # its loss or its weights were no longer finite
+    pruned: bool = False  # the judge ended it
+    seconds: float = 0.0  # its share of the time that the stack took
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has, before its last step."""
+        return self.diverged or self.pruned
+
+    @property
+    def best(self) -> Validation | None:
+        """Its best validation by `training.score`; None where it diverged before the first."""
+        return self.best_by(self.experiment.training.score)
+
+    def best_by(self, score: str) -> Validation | None:
+        """Its best validation by any score, the first of them where they are equal."""
+        cost = replace(self.experiment.training, score=score).cost
+        return min(self.validations, key=lambda validation: cost(validation.evaluation), default=None)
+
+
+class SideBySide:
+    """Experiments that are trained together.
+
+    Args:
+        experiments: the trials, which agree in all but some keys: see `zloss.lab.sidebyside.trials`.
+        scores: by which the best weights of every trial are kept too, beside `training.score`: a copy of all weights
+            for each.
+        watch: told of the progress every `training.log_every` steps and after each validation: the words per second of
+            all trials, and otherwise the figures of the trial that is ahead.
+    """
+
+    def __init__(
+        self, experiments: Sequence[Experiment], *, scores: Sequence[str] = (), watch: Watcher | None = None
+    ) -> None:
+        check_trials(experiments)
+        for score in scores:
+            check_score(score)
+        self.outcomes = [Outcome(experiment) for experiment in experiments]
+        self.step = 0
+        self._watch = watch or (lambda _: None)
+        self._first = experiments[0]  # which speaks for all in what they agree in
+        self.device = device_of(self._first.device)
+        self._corpus = Corpus.open(Path(self._first.corpus))
+        self._validation = batches_of(self._corpus, "valid", self._first, self.device, shuffle=False)
+        batches = batches_of(self._corpus, "train", self._first, self.device)
+        self.batches = StackedBatches(batches, seeds=[experiment.training.seed for experiment in experiments])
+        self.network = self._stack_of(StackedWeights.of(self._networks()))
+        # Weights of all trials by score, each at its best validation.
+        kept = dict.fromkeys((self._first.training.score, *scores))
+        self._best = {score: self.network.weights.clone() for score in kept}
+        self.trials = list(range(len(experiments)))  # which ones are in the stack
+        self._lr_factor = 1.0
+        self._replay = self._captured_step()
+        self._since = time.perf_counter(), 0  # the time was last divided, and the step then
+
+    @property
+    def last_step(self) -> int:
+        """Where training ends."""
+        return self._first.training.last_step(len(self.batches))
+
+    def train(self, judge: Judge | None = None) -> list[Outcome]:
+        """Take all steps. After each validation but the last, the judge says which trials end."""
+        training = self._first.training
+        torch.manual_seed(_DROPOUT_SEED)
+        self._since = time.perf_counter(), self.step
+        while self.step < self.last_step and self._running():
+            losses = self.take_step()
+            if self.step == self.last_step or self.step % training.log_every == 0:
+                self._report(losses)
+            if training.validates_at(self.step, len(self.batches)):
+                self._validate(judge)
+        return self.outcomes
+
+    def evaluate(self, split: str, *, score: str | None = None, limit: int | None = None) -> list[Evaluation | None]:
+        """Every trial on a split, with the weights of its best validation; None where there was none.
+
+        The best by `training.score`, or by another one of those that were asked for. All examples, or the same sample
+        of them for all trials where there is a limit.
+        """
+        score = score or self._first.training.score
+        if score not in self._best:
+            raise ValueError(f"the best weights by {score} are not there: name it in `scores`, beside {[*self._best]}")
+        batches = batches_of(self._corpus, split, self._first, self.device, shuffle=False)
+        results = evaluate_stack(self._stack_of(self._best[score]), batches, limit=limit)
+        return [result if outcome.best else None for outcome, result in zip(self.outcomes, results, strict=True)]
+
+    # ---- steps -------------------------------------------------------------------------------------------------------
+
+    def _networks(self) -> Iterator[NgramNetwork]:
+        """With the weights that `fit` would start from."""
+        for outcome in self.outcomes:
+            torch.manual_seed(outcome.experiment.training.seed)
+            yield build_network(outcome.experiment, self._corpus, self.device)
+
+    def _stack_of(self, weights: StackedWeights) -> StackedNetwork:
+        """All trials, whether they have ended or not."""
+        network = self._first.network
+        settings = Settings.of([outcome.experiment for outcome in self.outcomes], self.device)
+        return StackedNetwork(weights, settings, loss=network.head.loss, tf32=network.precision == "tf32")
+
+    def _captured_step(self) -> Callable[[], Tensor]:
+        is_captured = self.device.type == "cuda" and self._first.training.graph
+        return zloss.CapturedStep(self._step) if is_captured else self._step
+
+    def _step(self) -> Tensor:
+        return self.network.learn(*self.batches.next())
+
+    def take_step(self) -> Tensor:  # (trials in the stack,)
+        """One step of all trials; the losses stay on the device."""
+        factor = linear_factor(self.step, self.last_step)
+        if factor != self._lr_factor:
+            self._lr_factor = factor
+            self.network.lr_factor.fill_(factor)
+        epoch, index = divmod(self.step, len(self.batches))
+        if index == 0:
+            self.batches.start(epoch)
+        losses = self._replay()
+        self.step += 1
+        return losses
+
+    # ---- trials ------------------------------------------------------------------------------------------------------
+
+    def _running(self) -> list[int]:
+        return [trial for trial in self.trials if not self.outcomes[trial].has_ended]
+
+    def _note_diverged(self) -> None:
+        is_sound = (self.network.is_sound & self.network.weights.is_finite()).tolist()
+        for trial, sound in zip(self.trials, is_sound, strict=True):
+            outcome = self.outcomes[trial]
+            outcome.diverged |= not sound and not outcome.has_ended
+
+    def _prune(self, trials: Collection[int]) -> None:
+        for trial in trials:
+            if not 0 <= trial < len(self.outcomes):
+                raise ValueError(f"the judge ended trial {trial}: there are trials 0 to {len(self.outcomes) - 1}")
+            self.outcomes[trial].pruned |= not self.outcomes[trial].has_ended
+
+    def _make_room(self) -> None:
+        """Take out the trials that have ended, once they are many."""
+        running = self._running()
+        if not running or len(self.trials) - len(running) < _IDLE_SHARE * len(self.trials):
+            return
+        rows = torch.tensor([self.trials.index(trial) for trial in running], device=self.device)
+        self.network = self.network.select(rows)
+        self.batches.keep_trials(rows)
+        self.trials = running
+        self._replay = self._captured_step()
+
+    # ---- validation --------------------------------------------------------------------------------------------------
+
+    def _validate(self, judge: Judge | None) -> None:
+        self._note_diverged()
+        evaluations = self._evaluations()
+        for row, trial in enumerate(self.trials):
+            evaluation = evaluations[trial]
+            if evaluation is not None:
+                validation = Validation(self.step, self.step / len(self.batches), evaluation)
+                self.outcomes[trial].validations.append(validation)
+                self._keep_best(trial, row)
+        leader = self._leader()
+        self._tell(leader, math.nan, evaluations[leader])
+        if judge is not None and self.step < self.last_step:
+            self._prune(judge(self.step // len(self.batches), evaluations))
+        self._make_room()
+
+    def _keep_best(self, trial: int, row: int) -> None:
+        """Keep its weights for the scores by which its last validation is the best so far."""
+        outcome = self.outcomes[trial]
+        for score, weights in self._best.items():
+            if outcome.best_by(score) is outcome.validations[-1]:
+                weights.copy_trial_(trial, self.network.weights, row)
+
+    def _evaluations(self) -> list[Evaluation | None]:
+        """Of all trials, None for those that have ended."""
+        results: list[Evaluation | None] = [None] * len(self.outcomes)
+        if running := self._running():
+            limit = self._first.training.validation_examples
+            of_rows = evaluate_stack(self.network, self._validation, limit=limit)
+            by_trial = dict(zip(self.trials, of_rows, strict=True))
+            for trial in running:
+                results[trial] = by_trial[trial]
+        return results
+
+    # ---- progress ----------------------------------------------------------------------------------------------------
+
+    def _report(self, losses: Tensor) -> None:
+        by_trial = dict(zip(self.trials, losses.tolist(), strict=True))
+        self._note_diverged()
+        leader = self._leader()
+        self._tell(leader, by_trial[leader], None)
+
+    def _leader(self) -> int:
+        """The trial with the best validation so far; any before the first one."""
+        cost = self._first.training.cost
+        costs = {
+            trial: cost(best.evaluation) if (best := self.outcomes[trial].best) else math.inf
+            for trial in self._running() or self.trials
+        }
+        return min(costs, key=costs.__getitem__)
+
+    def _tell(self, trial: int, loss: float, validation: Evaluation | None) -> None:
+        progress = Progress(
+            step=self.step,
+            steps=self.last_step,
+            epoch=self.step / len(self.batches),
+            loss=loss,
+            lr=self.outcomes[trial].experiment.training.lr * self._lr_factor,
+            words_per_second=self._share_time(),
+            condition=None,
+            validation=validation,
+        )
+        self._watch(progress)
+
+    def _share_time(self) -> float:
+        """Divide the time since the last call among the trials; returns their words per second, all together."""
+        then, step = self._since
+        now = time.perf_counter()
+        self._since = now, self.step
+        running = self._running()
+        for trial in running:
+            self.outcomes[trial].seconds += (now - then) / len(running)
+        words = (self.step - step) * self.batches.batch_size * len(running)
+        return words / max(now - then, 1e-9)

@@ -1,0 +1,108 @@
+"""What may stand in the records of the paper, and what mistakes say."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.paper import made_up
+from zloss.lab.paper.records import PaperRecords, write_results
+
+Line = dict[str, Any]
+FIRST: dict[str, Callable[[], Line]] = {
+    "figure2": lambda: next(made_up.tuned(2)),
+    "figure3": lambda: next(made_up.sweep()),
+    "figure4": lambda: next(made_up.curves()),
+    "figure5": lambda: next(made_up.tuned(5)),
+    "table2": lambda: next(line for line in made_up.models() if line["model"] == "Z-loss net1"),
+}
+
+
+def test_everything_is_read(folder: Path) -> None:
+    records = PaperRecords.read(folder / "paper")
+    assert len(records.figure2) == 6 * 7 * 3
+    assert len(records.figure5) == 5 * 7 * 3
+    assert records.figure3[0].b == 28.0
+    assert records.figure4[0].best("top_1_error") == min(point["top_1_error"] for point in records.figure4[0].curve)
+    constant = [model for model in records.table2 if model.model == "constant"]
+    assert {model.budget for model in constant} == {None}
+
+
+def test_what_is_not_there_is_empty(tmp_path: Path) -> None:
+    assert PaperRecords.read(tmp_path) == PaperRecords()
+
+
+def test_what_else_is_in_a_line_is_left_alone(tmp_path: Path) -> None:
+    line = FIRST["figure2"]() | {"remark": "windy"}
+    line["test"] = line["test"] | {"perplexity": None, "examples": 82_430}
+    write_results(tmp_path, "figure2", [line])
+    assert "perplexity" not in PaperRecords.read(tmp_path).figure2[0].test
+    assert json.loads((tmp_path / "figure2.jsonl").read_text())["remark"] == "windy"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "complaint"),
+    [
+        ("figure2", {"loss": "hinge"}, '"loss" must be one of squared_error'),
+        ("figure2", {"loss": "z_softmax"}, '"loss" must be one of squared_error'),
+        ("figure2", {"figure": 5}, '"figure" must be 2 in this file, got 5'),
+        ("figure2", {"tuned_for": "top_3_error"}, '"tuned_for" must be one of top_1_error'),
+        ("figure2", {"seed": None}, '"seed" must be a finite number from 0 on, got None'),
+        ("figure2", {"seed": 0.5}, '"seed" must be a whole number'),
+        ("figure2", {"trials": True}, '"trials" must be a finite number'),
+        ("figure2", {"settings": "lr=1"}, '"settings" must be an object'),
+        ("figure2", {"device": 7}, '"device" must be text, got 7'),
+        ("figure2", {"test": {"top_1_error": 0.5}}, 'in "test": "top_5_error" must be'),
+        ("figure2", {"test": made_up.LEVEL | {"top_1_error": 71.0}}, "not a percentage, got 71.0"),
+        ("figure2", {"test": made_up.LEVEL | {"mrr": float("nan")}}, 'in "test": "mrr" must be a finite number'),
+        ("figure3", {"a": -0.1}, '"a" must be a finite number from 0 on'),
+        ("figure4", {"curve": []}, '"curve" must be a list of points'),
+        ("figure4", {"tuned_for": "mrr"}, '"tuned_for" must be one of top_1_error'),
+        ("figure4", {"curve": [{"epoch": 2.0} | made_up.LEVEL, {"epoch": 1.0} | made_up.LEVEL]}, "must grow"),
+        ("table2", {"model": "Z-loss net3"}, '"model" must be one of constant'),
+        ("table2", {"budget": "large"}, '"budget" must be one of fixed, converged'),
+        ("table2", {"budget": "fixed", "budget_s": None}, '"budget_s" must be a finite number'),
+        ("table2", {"train_s": None}, '"train_s" must be a finite number'),
+    ],
+)
+def test_a_mistake_names_file_and_line(tmp_path: Path, name: str, change: Line, complaint: str) -> None:
+    good = FIRST[name]()
+    made_up.keep(tmp_path / f"{name}.jsonl", [good | {"seed": 7}, good | change])
+    with pytest.raises(ValueError, match="line 2: ") as error:
+        PaperRecords.read(tmp_path)
+    assert complaint in str(error.value)
+    assert f"{name}.jsonl" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_a_line_without_a_key_is_refused(tmp_path: Path, name: str) -> None:
+    line = FIRST[name]()
+    for key in line.keys() - {"budget_s"}:
+        made_up.keep(tmp_path / f"{name}.jsonl", [{other: line[other] for other in line if other != key}])
+        with pytest.raises(ValueError, match=f'"{key}"'):
+            PaperRecords.read(tmp_path)
+
+
+def test_a_seed_is_there_once(tmp_path: Path) -> None:
+    line = FIRST["figure2"]()
+    with pytest.raises(ValueError, match="figure2, line 2: seed 0 of squared_error, top_1_error is there twice"):
+        write_results(tmp_path, "figure2", [line, line])
+    assert not list(tmp_path.iterdir())
+
+
+def test_seeds_of_a_choice_have_one_setting(tmp_path: Path) -> None:
+    line = FIRST["figure2"]()
+    other = line | {"seed": 1, "settings": line["settings"] | {"training.seed": 1}}
+    write_results(tmp_path, "figure2", [line, other])
+    other["settings"] = line["settings"] | {"training.lr": 0.1}
+    with pytest.raises(ValueError, match="different settings"):
+        write_results(tmp_path, "figure2", [line, other])
+
+
+def test_what_is_no_json_is_named(tmp_path: Path) -> None:
+    (tmp_path / "table2.jsonl").write_text("{")
+    with pytest.raises(ValueError, match=r"table2\.jsonl is no file of records"):
+        PaperRecords.read(tmp_path)

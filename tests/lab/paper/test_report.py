@@ -1,0 +1,269 @@
+"""The page, its figures and the command: complete with any records, and nothing but itself."""
+
+import math
+import re
+import sys
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.paper import made_up
+from zloss.lab import cli
+from zloss.lab.paper import figures
+from zloss.lab.paper.documents import MARKDOWN_TABLES, markdown
+from zloss.lab.paper.evidence import Evidence, NotRunError
+from zloss.lab.paper.report import build_report, write_report
+from zloss.lab.paper.results import close_calls, epochs_table, final_tables, scores_table
+from zloss.lab.paper.tables import Cell, Table
+from zloss.lab.records import read_records
+
+EXPERIMENTS = ("figure2", "figure3", "figure4", "figure5", "table2")
+
+
+class Outline(HTMLParser):
+    """Tags that do not close, and what the page would load or link to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.faults: list[str] = []
+        self.sources: list[str] = []
+        self.links: list[str] = []
+        self.names: list[str] = []
+        self.tags: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        found = {name: value or "" for name, value in attrs}
+        self.sources += [found["src"]] if "src" in found else []
+        self.links += [found["href"]] if "href" in found else []
+        self.names += [found["id"]] if "id" in found else []
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.faults.append(tag)
+
+
+def test_the_page_needs_nothing_but_itself(page: str) -> None:
+    outline = Outline(page)
+    assert (outline.faults, outline.open) == ([], [])
+    assert outline.tags.isdisjoint({"script", "link", "iframe", "object"})
+    assert len(outline.sources) == 5
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in outline.sources)
+    assert "url(" not in page
+    assert "@import" not in page
+
+
+def test_links_lead_to_sections(page: str) -> None:
+    outline = Outline(page)
+    assert len(set(outline.names)) == len(outline.names)
+    inside = {link.removeprefix("#") for link in outline.links if link.startswith("#")}
+    assert inside <= set(outline.names)
+    assert inside >= {"claims", "figure-3", "table-2", "methods", "slips", "missing"}
+
+
+def test_what_records_say_is_escaped(tmp_path: Path) -> None:
+    lines = list(made_up.models())
+    for line in lines:
+        line["corpus"] = f"<script>alert({line['corpus']})</script>"
+        line["settings"] = {'"><b>': "<i>"}
+    made_up.keep(tmp_path / "paper" / "table2.jsonl", lines)
+    page = build_report(Evidence.read(tmp_path))
+    assert "alert(fil8)" in page
+    assert "<script" not in page
+    assert "&lt;made up&gt;" in page
+    assert "&quot;&gt;&lt;b&gt; = &lt;i&gt;" in page
+    assert Outline(page).faults == []
+
+
+def test_the_page_is_a_function_of_the_records(evidence: Evidence, page: str) -> None:
+    assert build_report(evidence) == page
+
+
+def test_nothing_is_left_to_run(page: str) -> None:
+    assert "All of it is run." in page
+    assert "not run yet" not in page
+
+
+def test_without_any_record_the_page_says_what_to_run(nothing: Evidence) -> None:
+    page = build_report(nothing)
+    for name in EXPERIMENTS:
+        assert f"not run yet: <code>zloss paper {name}</code>" in page
+    assert "zloss bench model --networks net1 --device cuda" in page
+    assert len(Outline(page).sources) == 1  # figure 1 is computed
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_any_one_experiment_makes_a_page(tmp_path: Path, folder: Path, name: str) -> None:
+    made_up.keep(tmp_path / "paper" / f"{name}.jsonl", read_records(folder / "paper" / f"{name}.jsonl"))
+    page = build_report(Evidence.read(tmp_path))
+    missing = [other for other in EXPERIMENTS if f"not run yet: <code>zloss paper {other}</code>" in page]
+    assert missing == [other for other in EXPERIMENTS if other != name]
+
+
+def test_one_seed_and_one_loss_make_a_page(tmp_path: Path) -> None:
+    lines = [line for line in made_up.tuned(2, seeds=1) if line["loss"] == "z_loss" and line["tuned_for"] == "mrr"]
+    made_up.keep(tmp_path / "paper" / "figure2.jsonl", lines)
+    made_up.keep(tmp_path / "paper" / "figure4.jsonl", made_up.curves(seeds=1))
+    made_up.keep(tmp_path / "paper" / "figure3.jsonl", list(made_up.sweep(seeds=1))[:1])
+    page = build_report(Evidence.read(tmp_path))
+    assert len(Outline(page).sources) == 4
+    assert f"{lines[0]['test']['mrr']:.4f}</span>" in page
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def rows(table: Table) -> dict[str, list[str]]:
+    texts = [[cell.text if isinstance(cell, Cell) else cell for cell in row] for row in table.rows]
+    return {row[0]: row[1:] for row in texts}
+
+
+def test_table_1_has_the_paper_beside_ours(evidence: Evidence) -> None:
+    table = epochs_table(evidence)
+    gpu = table.columns.index("GPU, output: paper") - 1
+    assert rows(table)["softmax"][gpu : gpu + 2] == ["4.44 days", "16.7 h"]
+    assert rows(table)["Z-loss"][gpu : gpu + 2] == ["1.24 h", "12.5 min"]
+    assert rows(table)["H-softmax / Z-loss"][gpu : gpu + 2] == [
+        "8.77\N{MULTIPLICATION SIGN}",
+        "9\N{MULTIPLICATION SIGN}",
+    ]
+    assert rows(table)["H-softmax"][0] == "/"
+
+
+def test_losses_have_means_intervals_and_seeds(evidence: Evidence) -> None:
+    table = scores_table(evidence, 2)
+    best = [cell.text for row in table.rows for cell in row if isinstance(cell, Cell) and cell.kind == "best"]
+    assert len(best) == 7
+    assert rows(table)["sigmoid"][0] in best
+    assert re.fullmatch(r"7\d\.\d\d ± 0\.\d\d", rows(table)["sigmoid"][0])
+    assert {row[-1] for row in rows(table).values()} == {"3"}
+
+
+def test_close_calls_are_flagged_until_there_are_five_seeds(tmp_path: Path, evidence: Evidence) -> None:
+    assert "top-5 (sigmoid, softmax, Z-loss)" in close_calls(evidence, 2)
+    made_up.keep(tmp_path / "paper" / "figure2.jsonl", made_up.tuned(2, seeds=5))
+    assert close_calls(Evidence.read(tmp_path), 2) == ""
+
+
+def test_table_2_has_every_text_and_budget(evidence: Evidence) -> None:
+    tables = dict(final_tables(evidence))
+    assert list(tables) == [
+        "fil8, 213,271 classes, 2 min of training each",
+        "epd48, 155,880 classes, 2 min of training each",
+        "fil8, 213,271 classes, trained until converged",
+        "epd48, 155,880 classes, trained until converged",
+    ]
+    found = rows(tables["fil8, 213,271 classes, trained until converged"])
+    assert found["constant"][0::2][:3] == ["95.44", "65.58", "/"]
+    assert found["H-softmax net1"][4:6] == ["4.08 days", "6.67 min"]
+    assert found["softmax net1"][1] == "not run"
+    assert found["Z-loss net1"][-1] == "3"
+
+
+@pytest.mark.parametrize("name", MARKDOWN_TABLES)
+def test_markdown_has_one_shape_or_says_what_to_run(name: str, folder: Path, tmp_path: Path) -> None:
+    tables = re.split(r"\n\n", markdown(name, folder))
+    widths = [{len(re.findall(r"(?<!\\)\|", line)) for line in part.splitlines()} for part in tables if part[0] == "|"]
+    assert widths
+    assert all(len(width) == 1 for width in widths)
+    (tmp_path / "paper").mkdir()
+    if name not in ("paper_claims", "paper_epochs"):
+        assert re.fullmatch(r"not run yet: `zloss paper \w+`\.", markdown(name, tmp_path))
+
+
+# ---- figures ---------------------------------------------------------------------------------------------------------
+
+
+def test_figure_1_is_the_z_loss(nothing: Evidence) -> None:
+    axes: Any = figures.draw_z_loss(nothing).axes[0]
+    asymptote, curve = axes.lines[:2]
+    for z, loss in zip(*curve.get_data(), strict=True):
+        assert loss == pytest.approx(math.log1p(math.exp(0.1 * (10 - z))) / 0.1)
+    assert curve.get_xdata()[[0, -1]] == pytest.approx([-math.sqrt(999), math.sqrt(999)])
+    assert (asymptote.get_xdata() + asymptote.get_ydata()) == pytest.approx(10.0)
+
+
+def test_figure_2_shows_what_is_far_away_as_an_arrow(evidence: Evidence) -> None:
+    panels: Any = figures.FIGURES[2](evidence).axes
+    shown = [panel for panel in panels if panel.get_visible()]
+    assert [panel.get_title() for panel in shown][:2] == ["top-1 error, %", "top-5 error, %"]
+    assert len(shown) == 7
+    for panel in shown[:6]:
+        texts = [text.get_text() for text in panel.texts]
+        assert sum(text.endswith(" →") for text in texts) == 1, "squared error"
+        assert len(texts) == 6
+
+
+def test_figure_5_shows_all_losses(evidence: Evidence) -> None:
+    for panel in figures.FIGURES[5](evidence).axes:
+        low, high = panel.get_xlim()
+        assert len(panel.containers) == 5
+        assert all(low < float(one.lines[0].get_xdata()[0]) < high for one in panel.containers)  # type: ignore[attr-defined]
+
+
+def test_figure_3_marks_the_minima(evidence: Evidence) -> None:
+    texts = [panel.texts[0].get_text() for panel in figures.FIGURES[3](evidence).axes]
+    assert texts == ["a = 0.05", "a = 0.2", "a = 0.2"]
+
+
+def test_figure_4_names_every_curve_in_every_panel(evidence: Evidence) -> None:
+    for panel in figures.FIGURES[4](evidence).axes:
+        heights = sorted(text.xy[1] for text in panel.texts)  # type: ignore[attr-defined]
+        assert {text.get_text().strip() for text in panel.texts} == {"top-1", "top-5", "top-10", "top-50"}
+        low, high = panel.get_ylim()
+        gaps = [(after - before) / (high - low) for before, after in pairwise(heights)]
+        assert min(gaps) > 0.08
+
+
+def test_curves_of_seeds_that_share_no_epoch_are_refused(tmp_path: Path) -> None:
+    lines = list(made_up.curves(seeds=2))
+    for line in lines:
+        line["curve"] = [point | {"epoch": point["epoch"] + 0.5 * line["seed"]} for point in line["curve"]]
+    made_up.keep(tmp_path / "paper" / "figure4.jsonl", lines)
+    with pytest.raises(NotRunError, match="no epoch in common"):
+        figures.draw_curves(Evidence.read(tmp_path))
+
+
+# ---- files and the command -------------------------------------------------------------------------------------------
+
+
+def test_png_files_of_what_is_there(tmp_path: Path, nothing: Evidence) -> None:
+    written = write_report(nothing, tmp_path / "page.html", tmp_path / "pictures")
+    assert [path.name for path in written] == ["page.html", "figure1.png"]
+    assert (tmp_path / "pictures" / "figure1.png").read_bytes().startswith(b"\x89PNG")
+
+
+def zloss(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["zloss", *map(str, arguments)])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return end.value.code if isinstance(end.value.code, int) else 0
+
+
+def test_the_command_writes_the_page(
+    tmp_path: Path, folder: Path, page: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert zloss(monkeypatch, "report", "--to", tmp_path / "r.html", "--records", folder) == 0
+    assert (tmp_path / "r.html").read_text() == page
+    assert re.search(r"\d+ reproduced, 2 better, 2 partly, 1 not reproduced", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(("make", "complaint"), [(False, "no records in"), (True, "line 1: ")])
+def test_mistakes_are_one_line(
+    tmp_path: Path, make: bool, complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if make:
+        made_up.keep(tmp_path / "paper" / "figure3.jsonl", [{"figure": 3}])
+    assert zloss(monkeypatch, "report", "--to", tmp_path / "r.html", "--records", tmp_path) == 1
+    told = capsys.readouterr().err.strip()
+    assert told.startswith("error: ")
+    assert complaint in told
+    assert len(told.splitlines()) == 1
+    assert not (tmp_path / "r.html").exists()

@@ -1,0 +1,88 @@
+"""Table 1 from records of the benchmark."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.lab.paper.made_up import keep, step
+from zloss.lab.paper.published import EPOCH_S, epoch_ratio
+from zloss.lab.paper.timings import Timings
+
+
+def test_an_epoch_is_750_000_steps(tmp_path: Path) -> None:
+    keep(tmp_path / "output.cuda.jsonl", [step("factored", 0.1, "cuda")])
+    assert Timings.read(tmp_path).epoch_s("output", "z_loss", "cuda") == pytest.approx(75.0)
+
+
+def test_every_loss_is_taken_as_it_runs_fastest(tmp_path: Path) -> None:
+    names = {"dense softmax": 9.0, "dense softmax, TF32": 8.0, "dense softmax, CCE, bf16": 1.0}
+    lines = [step("factored", 3.0, "cuda"), step("factored", 0.1, "cuda", launch="graph")]
+    lines += [step(name, time_ms, "cuda") for name, time_ms in names.items()]
+    lines += [
+        step("dense softmax, bf16", 0.5, "cuda", classes=10_000),
+        step("dense softmax, bf16", 0.5, "cuda", batch=100),
+    ]
+    keep(tmp_path / "speed.cuda.jsonl", lines)
+    timings = Timings.read(tmp_path)
+    assert timings.ratio("output", "softmax", "cuda") == pytest.approx(80.0)  # CCE leaves out gradients: no softmax
+    assert timings.ratio("output", "z_loss", "cuda") == 1.0
+
+
+def test_hierarchical_softmax_is_timed_with_words_as_they_occur(tmp_path: Path) -> None:
+    keep(
+        tmp_path / "output.cuda.jsonl",
+        [
+            step("factored", 1.0, "cuda"),
+            step("hierarchical softmax", 5.0, "cuda", targets="uniform"),
+            step("hierarchical softmax", 6.0, "cuda", targets="zipf"),
+        ],
+    )
+    assert Timings.read(tmp_path).ratio("output", "hierarchical", "cuda") == 6.0
+
+
+def test_ratios_on_a_cpu_are_those_of_turns(tmp_path: Path) -> None:
+    dense = step("net1, dense softmax", 500.0, "cpu") | {"ratio_to_factored": 38.5}
+    keep(tmp_path / "model.cpu.jsonl", [step("net1, factored", 10.0, "cpu"), dense])
+    assert Timings.read(tmp_path).ratio("model", "softmax", "cpu") == 38.5
+
+
+def test_a_ratio_is_of_one_run(tmp_path: Path) -> None:
+    keep(tmp_path / "speed.cuda.jsonl", [step("factored", 1.0, "cuda"), step("dense softmax", 70.0, "cuda")])
+    keep(tmp_path / "output.cuda.jsonl", [step("factored", 0.5, "cuda")])
+    timings = Timings.read(tmp_path)
+    assert timings.epoch_s("output", "z_loss", "cuda") == pytest.approx(375.0)
+    assert timings.ratio("output", "softmax", "cuda") is None
+
+
+def test_what_could_not_run_does_not_count(tmp_path: Path) -> None:
+    missing = step("dense softmax", 1.0, "cuda") | {"time_ms": None, "missing": "no memory"}
+    keep(tmp_path / "output.cuda.jsonl", [step("factored", 1.0, "cuda"), missing])
+    assert Timings.read(tmp_path).ratio("output", "softmax", "cuda") is None
+
+
+def test_growth_is_over_the_widest_range(tmp_path: Path) -> None:
+    keep(
+        tmp_path / "scaling.cuda.jsonl",
+        [step("factored", 1.0, "cuda", classes=10**4), step("factored", 1.1, "cuda", classes=10**7)],
+    )
+    keep(
+        tmp_path / "output.cuda.jsonl",
+        [step("factored", 1.0, "cuda", classes=10**4), step("factored", 9.0, "cuda")],
+    )
+    growth = Timings.read(tmp_path).growth("z_loss", "cuda")
+    assert growth is not None
+    assert (growth.few, growth.many) == (10**4, 10**7)
+    assert growth.factor == pytest.approx(1.1)
+    assert Timings.read(tmp_path).growth("hierarchical", "cuda") is None
+
+
+def test_the_paper_s_ratios_are_those_it_tells() -> None:
+    """About 40 times and more than 4 times for the whole model; the others follow from table 1."""
+    assert epoch_ratio("model", "softmax", "cuda") == pytest.approx(38.9, abs=0.1)
+    assert epoch_ratio("model", "hierarchical", "cuda") == pytest.approx(4.35, abs=0.01)
+    assert epoch_ratio("output", "softmax", "cuda") == pytest.approx(85.9, abs=0.1)
+    assert epoch_ratio("output", "hierarchical", "cuda") == pytest.approx(8.77, abs=0.01)
+    assert epoch_ratio("output", "softmax", "cpu") == pytest.approx(192.7, abs=0.1)
+    assert epoch_ratio("model", "softmax", "cpu") == pytest.approx(10.47, abs=0.01)
+    assert epoch_ratio("model", "hierarchical", "cpu") is None
+    assert len(EPOCH_S) == 10
