@@ -4,6 +4,7 @@ import json
 import math
 import re
 import statistics
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,14 @@ def assert_scores(result: Evaluation, wanted: dict[str, float], rel: float = SUM
 # ---- a network -------------------------------------------------------------------------------------------------------
 
 
+def alive(network: NgramNetwork, bias: float = 1.0) -> NgramNetwork:
+    """With hidden layers that are not zero, or with some that are."""
+    for layer in network.layers:
+        assert isinstance(layer, torch.nn.Linear)
+        layer.bias.data.fill_(bias)
+    return network
+
+
 def logits_of(network: NgramNetwork, context: Tensor) -> list[list[float]]:
     assert isinstance(network.head, zloss.DenseOutput | zloss.SphericalOutput)
     logits: list[list[float]] = network.head.logits(network.hidden(context)).tolist()
@@ -53,7 +62,7 @@ def test_it_is_its_definition(head: str, device: torch.device) -> None:
     ranks, surprises = [], []
     for t in range(EXAMPLES):
         (row,), target = logits_of(network, TEXT[None, t : t + CONTEXT].to(device)), int(TEXT[t + CONTEXT])
-        ranks.append(1 + sum(other > row[target] for other in row))
+        ranks.append(1 + sum(other > row[target] for other in row) if any(row) else CLASSES)
         surprises.append(math.log(sum(map(math.exp, row))) - row[target])
     result = evaluate(network, text(device), ks=KS)
     assert_scores(result, expected(ranks))
@@ -72,7 +81,7 @@ def test_it_is_its_definition(head: str, device: torch.device) -> None:
 
 @every_head
 def test_it_agrees_with_the_metrics_of_the_library(head: str, device: torch.device) -> None:
-    network = build(small(head), device)
+    network = alive(build(small(head), device))
     context, target = next(iter(text(device).in_order(batch_size=EXAMPLES)))
     h = network.hidden(context)
     ranks = network.head.rank(h, target)
@@ -98,12 +107,25 @@ def test_order_and_size_of_batches_do_not_matter() -> None:
 
 
 def test_equal_scores_share_the_better_rank() -> None:
-    network = build(small("dense"))
+    network = alive(build(small("dense")))
     assert isinstance(network.head, zloss.DenseOutput)
     torch.nn.init.zeros_(network.head.linear.weight)
     result = evaluate(network, text())
     assert (result.top_k_error[1], result.mean_rank) == (0, 1)
     assert result.perplexity == pytest.approx(CLASSES)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_dead_network_does_not_win(bias: bool) -> None:
+    """Without a bias all its scores are equal, and every target would be the first; with one it predicts something."""
+    config = replace(small("dense"), head=zloss.HeadConfig(head="dense", options={"bias": bias}))
+    network = alive(build(config), bias=-100.0)
+    assert not network.hidden(torch.randint(CLASSES, (5, CONTEXT))).any()
+    result = evaluate(network, text(), ks=KS)
+    if bias:
+        assert 0 < result.top_k_error[10] < 1
+    else:
+        assert (result.top_k_error[10], result.mean_rank) == (1, CLASSES)
 
 
 def test_the_network_is_left_as_it_was() -> None:

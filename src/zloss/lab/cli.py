@@ -29,10 +29,12 @@ from zloss.lab.display import (
 from zloss.lab.evaluation import finite
 from zloss.lab.experiments import DEFAULT_PRESET, build_experiment, preset_names
 from zloss.lab.models import TrainedModel
+from zloss.lab.paper.commands import report
 from zloss.lab.plotting import plot_runs
 from zloss.lab.runs import Run, RunError
 from zloss.lab.terminal import INTERRUPTED, console, errors, run_commands
 from zloss.lab.training import Experiment, fit, resumed
+from zloss.lab.tuning.commands import tune
 
 app = typer.Typer(
     help="Classifiers with a huge number of classes: train and compare word-level language models.",
@@ -42,6 +44,8 @@ app = typer.Typer(
 data = typer.Typer(help="Prepare corpora and look at them.", no_args_is_help=True)
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
+app.command()(report)
+app.add_typer(tune, name="tune")
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for scripts")]
 

@@ -3,7 +3,9 @@
     result = evaluate(network, validation)
     result.top_k_error[10], result.mean_reciprocal_rank, result.half_widths
 
-The rank of a target is 1 + the number of classes that score strictly higher: equal scores share the better rank.
+The rank of a target is 1 + the number of classes that score strictly higher: equal scores share the better rank. But
+where the last hidden layer is all zeros, as it is in a network whose units have died, and that makes the scores of all
+classes equal, nothing is predicted: such an example counts as the worst rank there is, instead of the best.
 
 A sample is drawn without replacement and gives, for every score, a mean m and a deviation s. The half-width of its 95 %
 confidence interval is that of the normal approximation,
@@ -24,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from zloss.heads import Head
 from zloss.heads.config import check_name
 from zloss.lab.networks import NgramNetwork
 from zloss.lab.ngrams import Batch, NgramBatches
@@ -139,7 +142,8 @@ def evaluate(
     """
     limit = default_limit(network, batches.device) if limit is None else limit
     with evaluation_mode(network):
-        return _evaluation(lambda batch: _judged(network, batch), batches, ks, limit, progress)
+        zeros_tie = zeros_make_equal(network.head, batches.device)
+        return _evaluation(lambda batch: _judged(network, batch, zeros_tie), batches, ks, limit, progress)
 
 
 def default_limit(network: NgramNetwork, device: torch.device) -> int | None:
@@ -189,11 +193,23 @@ def evaluation_mode(network: nn.Module) -> Iterator[None]:
 Judged = tuple[Tensor, Tensor | None]  # ranks (B,), log-probabilities of the targets (B,) where there are any
 
 
-def _judged(network: NgramNetwork, batch: Batch) -> Judged:
+def _judged(network: NgramNetwork, batch: Batch, zeros_tie: bool) -> Judged:
     context, target = batch
     h = network.hidden(context)
     log_prob = network.head.target_log_prob(h, target) if network.head.is_likelihood else None
-    return network.head.rank(h, target), log_prob
+    ranks = network.head.rank(h, target)
+    return (worst_where_zero(ranks, h, network.num_classes) if zeros_tie else ranks), log_prob
+
+
+def zeros_make_equal(head: Head, device: torch.device) -> bool:
+    """Whether a hidden layer of zeros says nothing about the classes, as without a bias: the two best are equal."""
+    scores, _ = head.topk(torch.zeros(1, head.in_features, device=device), 2)
+    return bool(scores[0, 0] == scores[0, 1])
+
+
+def worst_where_zero(ranks: Tensor, h: Tensor, num_classes: int) -> Tensor:
+    """The ranks, but the worst one where nothing was predicted."""
+    return torch.where(h.any(-1), ranks, num_classes)
 
 
 def _evaluation(

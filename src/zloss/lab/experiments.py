@@ -1,7 +1,7 @@
 """Experiments from presets, TOML files and settings on the command line, each over the one before."""
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -62,16 +62,22 @@ def build_experiment(
     corpus: str, *, preset_name: str = DEFAULT_PRESET, file: Path | None = None, settings: Sequence[str] = ()
 ) -> Experiment:
     """The experiment that a preset, a file over it and settings over both describe."""
+    files = () if file is None else (read_toml(file),)
+    return from_table(Experiment, build_table(preset_name, files, parse_settings(settings)) | {"corpus": corpus})
+
+
+def build_table(preset_name: str, tables: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A preset, tables over it and settings by dotted keys over all: an experiment but for the corpus."""
     table = preset(preset_name)
-    if file is not None:
-        table = _merged(table, read_toml(file))
-    table = overridden(table, _placed(parse_settings(settings)))
+    for above in tables:
+        table = _merged(table, above)
+    table = overridden(table, _placed(settings))
     if "corpus" in table:
         raise ConfigError(f"corpus = {table['corpus']!r} does not belong there: name the corpus by --corpus FOLDER")
-    return from_table(Experiment, table | {"corpus": corpus})
+    return table
 
 
-def _placed(settings: dict[str, Any]) -> dict[str, Any]:
+def _placed(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """The settings, where all of them start with a table; else say which one was meant."""
     tables = {name: table for name, table in to_table(Experiment(corpus="")).items() if isinstance(table, dict)}
     for name in settings:
@@ -80,9 +86,19 @@ def _placed(settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     both = {
-        name: _merged(below[name], value) if isinstance(value, dict) and isinstance(below.get(name), dict) else value
+        name: _merged(_staying(below[name], value), value)
+        if isinstance(value, Mapping) and isinstance(below.get(name), Mapping)
+        else value
         for name, value in above.items()
     }
-    return below | both
+    return dict(below) | both
+
+
+def _staying(below: Mapping[str, Any], above: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What stays of a table under another: no options of a head under one with another name or loss."""
+    named = {name: above[name] for name in ("head", "loss") if isinstance(above.get(name), str)}
+    if all(below.get(name) == value for name, value in named.items()):
+        return below
+    return {name: value for name, value in below.items() if name == "head"}

@@ -100,6 +100,15 @@ def test_there_may_be_no_hidden_layer(corpus: Path, tmp_path: Path, device: torc
         torch.testing.assert_close(stack.take_step(), alone.take_step()[None], rtol=1e-5, atol=1e-6)
 
 
+def test_a_dead_network_does_not_win(corpus: Path) -> None:
+    stack = SideBySide([trial(corpus), trial(corpus, seed=1)])
+    stack.network.weights.hidden[-1].bias[0] = -100.0
+    context, target = torch.randint(10, (6, 3)), torch.randint(10, (6,))
+    ranks = stack.network.rank(context, target)
+    assert (ranks[0] == stack.network.num_classes).all()
+    assert (ranks[1] < stack.network.num_classes).any()
+
+
 @pytest.mark.parametrize("loss", DENSE)
 @pytest.mark.parametrize("limit", [None, 100])
 def test_evaluation_is_that_of_every_network_alone(

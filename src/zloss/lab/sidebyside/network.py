@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from zloss.lab.evaluation import worst_where_zero
 from zloss.lab.sidebyside.losses import STACKED_LOSSES
 from zloss.lab.sidebyside.trials import Settings
 from zloss.lab.sidebyside.weights import StackedWeights
@@ -80,7 +81,7 @@ class StackedNetwork:
         context: Tensor,  # (B, n), the same for all trials
         target: Tensor,  # (B,)
     ) -> Tensor:  # (T, B)
-        """1 + the number of classes that score strictly higher than the target."""
+        """1 + the number of classes that score strictly higher than the target; C for a hidden layer of zeros."""
         with tf32_products(self.tf32):
             hidden = self.activations(context + self._first_rows, drops=False)[-1]
         with exact_products(hidden.device.type):
@@ -88,7 +89,7 @@ class StackedNetwork:
         if self._loss.score is not None:
             scores = self._loss.score(scores, **self.settings.loss_options)
         own = scores.gather(-1, target.expand(len(scores), -1)[..., None])
-        return 1 + (scores > own).sum(-1)
+        return worst_where_zero(1 + (scores > own).sum(-1), hidden, self.num_classes)
 
     def activations(self, rows: Tensor, *, drops: bool) -> list[Tensor]:  # (T, B, n) -> (T, B, width) of all layers
         """From the embeddings to the last hidden layer."""

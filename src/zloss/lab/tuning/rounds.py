@@ -1,0 +1,98 @@
+"""Trials that are trained at the same time: their experiments, what their validations say, and how they end."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import optuna
+from optuna.trial import TrialState
+
+from zloss.lab.evaluation import Evaluation
+from zloss.lab.training import Experiment
+from zloss.lab.tuning.evaluators import Ending
+from zloss.lab.tuning.plan import Plan
+from zloss.lab.tuning.pruning import behind
+from zloss.lab.tuning.trials import CURVE, ENDING, SCORES, WHY, Scores, State, Trial, best_validation, scores_of
+from zloss.lab.tuning.workers import WORKER, own_name
+
+Watcher = Callable[[Sequence[Trial]], None]  # called with trials that have been validated, or have ended
+
+
+class Round:
+    """Trials that are trained at the same time."""
+
+    def __init__(self, study: optuna.Study, plan: Plan, watch: Watcher) -> None:
+        self._study, self._plan, self._watch = study, plan, watch
+        self._trials: dict[int, optuna.Trial] = {}
+        self._curves: dict[int, list[Scores]] = {}
+
+    def begin(self, trials: Iterator[optuna.Trial]) -> dict[int, Experiment]:
+        """The experiments of new trials."""
+        for trial in trials:
+            self._trials[trial.number], self._curves[trial.number] = trial, []
+            trial.set_user_attr(WORKER, own_name())
+        return {
+            number: self._plan.trial(self._plan.searched.settings(trial.params))
+            for number, trial in self._trials.items()
+        }
+
+    def judge(self, epoch: float, validations: Mapping[int, Evaluation]) -> set[int]:
+        """Take note of validations; which trials to stop."""
+        for number, evaluation in validations.items():
+            self._note(number, scores_of(epoch, evaluation))
+        self._watch([self._view(number, "running") for number in validations])
+        if self._plan.first is not None:
+            return set(validations)
+        if not self._plan.prunes:
+            return set()
+        curves = {number: self._curves[number] for number in validations}
+        return behind(curves, begun_trials(self._study, self._plan), self._plan.score)
+
+    def _note(self, number: int, scores: Scores) -> None:
+        curve, value = self._curves[number], scores.get(self._plan.score)
+        curve.append(scores)
+        self._trials[number].report(math.nan if value is None else value, step=len(curve))
+
+    def end(self, endings: Mapping[int, Ending]) -> None:
+        """Write down how the trials ended."""
+        self._watch([self._end(number, ending) for number, ending in endings.items()])
+
+    def _end(self, number: int, ending: Ending) -> Trial:
+        """Trials that broke off are told as pruned: Optuna then avoids their neighbourhood, failed ones it forgets."""
+        trial, curve = self._trials[number], self._curves[number]
+        best = best_validation(curve, self._plan.score)
+        trial.set_user_attr(CURVE, curve)
+        if best is None and ending.state in ("ended", "stopped"):
+            ending = Ending("failed", f"no validation had a finite {self._plan.score}")
+        if best is not None:
+            trial.set_user_attr(SCORES, best)
+        state = _state(ending, self._plan)
+        if state in ("diverged", "failed"):
+            trial.set_user_attr(ENDING, state)
+            trial.set_user_attr(WHY, ending.why)
+        if best is not None and state == "complete":
+            self._study.tell(trial, best[self._plan.score])
+        else:
+            self._study.tell(trial, state=TrialState.PRUNED)
+        return self._view(number, state, ending.why)
+
+    def interrupt(self) -> None:
+        """Give up what has not ended."""
+        for trial in self._trials.values():
+            self._study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
+
+    def _view(self, number: int, state: State, why: str = "") -> Trial:
+        settings = self._plan.searched.settings(self._trials[number].params)
+        return Trial(number, state, settings, self._curves[number], why, seconds=None)
+
+
+def begun_trials(study: optuna.Study, plan: Plan) -> list[Trial]:
+    """What is known of all trials that somebody has begun, whoever that was."""
+    begun = [state for state in TrialState if state != TrialState.WAITING]
+    return [Trial.of(frozen, plan.searched) for frozen in study.get_trials(deepcopy=False, states=begun)]
+
+
+def _state(ending: Ending, plan: Plan) -> State:
+    if ending.state in ("diverged", "failed"):
+        return ending.state
+    # Where trials are judged by their first steps, to be stopped is how they end.
+    return "pruned" if ending.state == "stopped" and plan.first is None else "complete"

@@ -1,0 +1,66 @@
+"""Where the trials of a study are kept: SQLite in its folder, or any database that Optuna can use."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.pruners import NopPruner
+from optuna.samplers import BaseSampler
+from optuna.storages import RDBStorage
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from zloss.lab.runs import RunError
+from zloss.lab.tuning.plan import Plan
+from zloss.lab.tuning.trials import is_made_large
+
+DATABASE = "study.db"
+_LOCK_TIMEOUT_S = 60  # for SQLite, which several workers write to
+_OPENING_ATTEMPTS = 5
+
+
+def optuna_study(folder: Path, plan: Plan, sampler: BaseSampler) -> optuna.Study:
+    """The study as Optuna has it, a new one if there is none."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # what happens is told by our own displays
+    return optuna.create_study(
+        storage=_storage(folder, plan),
+        study_name=plan.name,
+        sampler=sampler,
+        pruner=NopPruner(),  # see pruning.py
+        direction="maximize" if is_made_large(plan.score) else "minimize",
+        load_if_exists=True,
+    )
+
+
+def _storage(folder: Path, plan: Plan) -> RDBStorage:
+    if plan.storage is not None:
+        return _opened(plan.storage, {})
+    url = URL.create("sqlite", database=str(folder / DATABASE)).render_as_string()
+    braces_kept = url.replace("{", "{{").replace("}", "}}")  # which Optuna takes for places to fill in
+    return _opened(braces_kept, {"connect_args": {"timeout": _LOCK_TIMEOUT_S}})
+
+
+def _opened(url: str, engine_options: dict[str, Any]) -> RDBStorage:
+    """Tried again where it fails: workers that begin at the same moment make the same tables."""
+    for attempt in range(_OPENING_ATTEMPTS):
+        try:
+            return RDBStorage(url, engine_kwargs=engine_options)
+        except DBAPIError as error:
+            refused = error
+            time.sleep(0.1 * 2**attempt)
+        except ImportError as error:
+            raise RunError(f"no driver for the storage {url.partition(':')[0]}: {error.__cause__ or error}") from error
+    raise refused
+
+
+@contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """Say in a line what is wrong with a storage."""
+    try:
+        yield
+    except (SQLAlchemyError, optuna.exceptions.OptunaError) as error:
+        reason = str(error.__cause__ or error).partition("\n")[0]
+        raise RunError(f"the storage of the study {folder} cannot be used: {reason}") from error

@@ -1,0 +1,54 @@
+"""Whether early scores tell who wins: against orders that are known."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zloss.lab.runs import RunError
+from zloss.lab.tuning.transfer import rank_correlation, transfers
+from zloss.lab.tuning.trials import Scores, Trial
+
+
+def trial(number: int, *errors: float, state: Any = "complete") -> Trial:
+    curve: list[Scores] = [
+        {"epoch": epoch, "top_1_error": error, "mrr": 1 - error} for epoch, error in enumerate(errors, start=1)
+    ]
+    return Trial(number, state, {}, curve, "", None)
+
+
+def test_rank_correlation_with_ties() -> None:
+    """By hand: ranks 1.5, 1.5, 3, 4 and 1, 2, 3, 4."""
+    x, y = np.array([5.0, 5.0, 7.0, 9.0]), np.array([1.0, 2.0, 3.0, 40.0])
+    assert rank_correlation(x, y) == pytest.approx(np.corrcoef([1.5, 1.5, 3, 4], [1, 2, 3, 4])[0, 1])
+    assert rank_correlation(x, -x) == pytest.approx(-1)
+    assert np.isnan(rank_correlation(x, np.ones(4)))
+
+
+def test_early_order_against_the_end() -> None:
+    """After the first validation trial 0 is ahead and ends third; after the second the order is that of the end."""
+    trials = [
+        trial(0, 0.5, 0.45, 0.4),
+        trial(1, 0.6, 0.4, 0.3),
+        trial(2, 0.7, 0.35, 0.2),
+        trial(3, 0.1, state="pruned"),
+    ]
+    found = {(one.score, one.epochs): one for one in transfers(trials)}
+    assert found.keys() == {(score, epochs) for score in ("top_1_error", "mrr") for epochs in (1.0, 2.0)}
+    for score in ("top_1_error", "mrr"):
+        first, second = found[score, 1.0], found[score, 2.0]
+        assert first.trials == second.trials == 3
+        assert first.rank_correlation == pytest.approx(-1)
+        assert second.rank_correlation == pytest.approx(1)
+        assert first.regret == pytest.approx(0.2)
+        assert second.regret == 0
+
+
+def test_trials_that_end_earlier_are_left_out_of_later_comparisons() -> None:
+    trials = [trial(number, *[0.5] * length) for number, length in enumerate((2, 3, 3, 3))]
+    assert [(one.epochs, one.trials) for one in transfers(trials, ["mrr"])] == [(1.0, 4), (2.0, 3)]
+
+
+def test_too_little_to_compare() -> None:
+    with pytest.raises(RunError, match="it takes 3 complete trials"):
+        transfers([trial(0, 0.5, 0.4), trial(1, 0.5, 0.4), trial(2, 0.5, 0.4, state="pruned")])
