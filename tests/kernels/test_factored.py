@@ -20,7 +20,7 @@ CLASSES, LR, DECAY, IGNORED = 300, 20.0, 1e-3, -100
 TARGET, HIDDEN, GRADIENT, SINGULAR = 1, 2, 4, 8
 
 # Rows, width, targets per row: on both sides of B = H, and so that no size is a multiple of a tile.
-SIZES = [(7, 16, 1), (5, 40, 3), (40, 33, 1), (70, 20, 2), (16, 16, 1)]
+SIZES = [(7, 16, 1), (5, 40, 3), (9, 24, 2), (40, 33, 1), (70, 20, 2), (33, 20, 5), (16, 16, 1)]
 DTYPES = [torch.float64, torch.float32]  # of products
 
 # The definition computes in float64. Where products are float32, sums of some dozens of them are good to a few times
@@ -86,7 +86,14 @@ def statistics(case: Case, h: Tensor | None = None, target: Tensor | None = None
 
 def gradient(case: Case, made: Any) -> Any:
     return kernels.load("factored_statistics").gradient(
-        *case.stats_grads, made, case.layer.omega, case.layer.wbar, CLASSES, shape=case.h.shape, dtype=case.h.dtype
+        *case.stats_grads,
+        made,
+        case.layer.V.detach(),
+        case.layer.omega,
+        case.layer.wbar,
+        case.pack,
+        shape=case.h.shape,
+        dtype=case.h.dtype,
     )
 
 

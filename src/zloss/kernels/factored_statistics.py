@@ -2,9 +2,11 @@
 
 Forward, one launch gathers the batch and the rows of its targets in V, one product multiplies them by the Gram matrix
 and by U, and one launch reduces each row to its statistics. Then the rows of W are at hand, and the backward pass is
-one launch without any product. Nothing waits for the device, and nothing depends on values that only it knows. While a
-training step is captured as a CUDA graph, the products that its update will need of the batch alone begin at once, on
-branches beside all this.
+one launch without any product. That is best for one or two targets per row. Of more, the rows of V are multiplied by
+`h U^T` forward, and their weighted sum by U backward: two products, however many targets there are.
+
+Nothing waits for the device, and nothing depends on values that only it knows. While a training step is captured as a
+CUDA graph, the products that its update will need of the batch alone begin at once, on branches beside all this.
 
 A batch with a target that is no class, or with activations that are not finite, raises its bits in a fault of its own
 and in that of the layer; its rows that are at fault have a mean of NaN, and its gradient of h is 0.
@@ -22,6 +24,8 @@ from torch import Tensor
 
 from zloss.capture import Branch
 from zloss.kernels.tiles import power_of_2
+
+_FEW_TARGETS = 2  # per row, whose own rows of W are computed
 
 
 class Begun(NamedTuple):
@@ -56,7 +60,7 @@ class Statistics(NamedTuple):
     classes: Tensor  # (B, K) int64, the targets, every entry in [0, C)
     h: Tensor  # (B, H) the batch with its bias column, in the dtype of products as all of these
     hg: Tensor  # (B, H) h @ gram
-    rows: Tensor  # (B, K, H) V[classes] @ U
+    rows: Tensor  # (B, K, H) V[classes] @ U; none of them where targets are many
     exact_mean: Tensor  # (B,) float64
     fault: Tensor  # () int64, the bits of this batch
 
@@ -87,7 +91,8 @@ def statistics(
 ) -> tuple[Statistics, Begun | None]:
     """The statistics of the activations `h @ (V U + 1 omega^T)^T`; where asked for, what the update begins with."""
     (rows, own_width), num_targets, width = h.shape, target.shape[1], V.shape[1]
-    gathered = pack.new_empty(1 + num_targets, rows, width)
+    is_few = num_targets <= _FEW_TARGETS
+    gathered = pack.new_empty(1 + (num_targets if is_few else 0), rows, width)
     index, bits = torch.empty_like(target), torch.empty(rows, dtype=torch.long, device=h.device)
     valid = torch.empty(target.shape, dtype=torch.bool, device=h.device)
     fault = torch.empty((), dtype=torch.long, device=h.device)
@@ -96,26 +101,28 @@ def statistics(
         if rows:
             _gather[(rows,)](
                 h.contiguous(), target.contiguous(), V, gathered, index, valid, bits, fault, rows, len(V), ignore_index,
-                OWN=own_width, FAULT=target_fault, **sizes,
+                OWN=own_width, FAULT=target_fault, GATHERS=is_few, **sizes,
             )  # fmt: skip
-        hg, w_rows = _multiply(gathered, pack)
+        hg, turned = _multiply(gathered, pack)
         begun = Begun.of(gathered[0], hg, pack) if begins_step and rows < width else None
         scores, means = V.new_empty(target.shape), pack.new_empty(rows, dtype=torch.float64)
         moments = V.new_empty(2, rows)
         if rows:
             _reduce[(rows,)](
-                gathered, hg, w_rows, omega, wbar, valid, bits, scores, moments, means, fault, layer_fault, rows,
-                FAULT=hidden_fault, **sizes,
+                gathered, hg, turned, V, index, omega, wbar, valid, bits, scores, moments, means, fault, layer_fault,
+                rows, FAULT=hidden_fault, IS_FEW=is_few, **sizes,
             )  # fmt: skip
         else:
             fault.zero_()
-    rows_by_example = w_rows.transpose(0, 1)
-    made = Statistics(scores, moments[0], moments[1], valid, index, gathered[0], hg, rows_by_example, means, fault)
+    w_rows = turned.transpose(0, 1) if is_few else turned.new_empty(0)
+    made = Statistics(scores, moments[0], moments[1], valid, index, gathered[0], hg, w_rows, means, fault)
     return made, begun
 
 
-def _multiply(gathered: Tensor, pack: Tensor) -> tuple[Tensor, Tensor]:  # (B, H), (K, B, H)
-    """`h @ gram` and `V[t] @ U`."""
+def _multiply(gathered: Tensor, pack: Tensor) -> tuple[Tensor, Tensor]:  # (B, H), (K, B, H) or (B, H)
+    """`h @ gram`, and `V[t] @ U` or else `h @ U^T`."""
+    if len(gathered) == 1:
+        return gathered[0] @ pack[0], gathered[0] @ pack[1].T
     if len(gathered) == 2:
         both = torch.bmm(gathered, pack[:2])
         return both[0], both[1:]
@@ -127,9 +134,10 @@ def gradient(
     mean_grad: Tensor,  # (B,)
     scatter_grad: Tensor,  # (B,)
     passed: Statistics,
+    V: Tensor,  # (C, H)
     omega: Tensor,  # (H,)
     wbar: Tensor,  # (H,)
-    num_classes: int,
+    pack: Tensor,  # (3, H, H) as above
     *,
     shape: torch.Size,  # of the h that came in
     dtype: torch.dtype,  # likewise
@@ -141,38 +149,50 @@ def gradient(
         curvature=torch.empty_like(passed.exact_mean),
         mean=torch.empty_like(passed.exact_mean),
         target=passed.exact_mean.new_empty(rows, num_targets),
-        target_rows=torch.empty_like(passed.hg),
+        target_rows=passed.h.new_empty(passed.h.shape),
     )
     if rows:
+        score_grad, is_few = score_grad.contiguous(), num_targets <= _FEW_TARGETS
+        sizes = {"H": width, "K": num_targets, "WIDTH": power_of_2(width), "num_warps": 4}
         with torch.cuda.device_of(passed.hg):
+            w_rows = passed.rows.transpose(0, 1) if is_few else _weighted_rows(score_grad, passed, V, sizes) @ pack[1]
             _gradient[(rows,)](
-                score_grad.contiguous(), mean_grad.contiguous(), scatter_grad.contiguous(),
-                passed.valid, passed.hg, passed.rows.transpose(0, 1), passed.fault, omega, wbar,
-                made.h, made.curvature, made.mean, made.target, made.target_rows, rows, num_classes,
-                H=width, OWN=shape[1], K=num_targets, WIDTH=power_of_2(width), num_warps=4,
+                score_grad, mean_grad.contiguous(), scatter_grad.contiguous(),
+                passed.valid, passed.hg, w_rows, passed.fault, omega, wbar,
+                made.h, made.curvature, made.mean, made.target, made.target_rows, rows, len(V),
+                OWN=shape[1], IS_FEW=is_few, **sizes,
             )  # fmt: skip
     return made
+
+
+def _weighted_rows(score_grad: Tensor, passed: Statistics, V: Tensor, sizes: dict[str, int]) -> Tensor:  # (B, H)
+    """The sum over the targets of dL/do_t V_t."""
+    weighted = passed.h.new_empty(passed.h.shape)
+    _weigh[(len(weighted),)](score_grad, passed.valid, passed.classes, V, weighted, **sizes)
+    return weighted
 
 
 @triton.jit
 def _gather(
     h, target, V, gathered, index, valid, bits, fault, B, C, ignore_index,
-    OWN: tl.constexpr, FAULT: tl.constexpr, H: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr,
+    OWN: tl.constexpr, FAULT: tl.constexpr, GATHERS: tl.constexpr,
+    H: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """A row of the batch, with its bias column, and the rows of V that it asks for."""
+    """A row of the batch, with its bias column, and the rows of V that it asks for, if these are to be gathered."""
     i, j = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
     row = tl.load(h + i * OWN + j, mask=j < OWN, other=0).to(gathered.dtype.element_ty)
     tl.store(gathered + i * H + j, tl.where(j < OWN, row, 1), mask=j < H)
     found = 0
-    for k in tl.static_range(K):
+    for k in range(K):
         asked = tl.load(target + i * K + k)
         is_valid = asked != ignore_index
         known = tl.where(is_valid & (asked >= 0) & (asked < C), asked, 0)
         found = found | tl.where(is_valid & (known != asked), FAULT, 0)
         tl.store(valid + i * K + k, is_valid)
         tl.store(index + i * K + k, known)
-        own = tl.load(V + known * H + j, mask=j < H, other=0).to(gathered.dtype.element_ty)
-        tl.store(gathered + ((k + 1) * B + i) * H + j, own, mask=j < H)
+        if GATHERS:
+            own = tl.load(V + known * H + j, mask=j < H, other=0).to(gathered.dtype.element_ty)
+            tl.store(gathered + ((k + 1) * B + i) * H + j, own, mask=j < H)
     tl.store(bits + i, found)
     if i == 0:
         tl.store(fault, 0)  # before `_reduce` raises bits in it
@@ -180,8 +200,8 @@ def _gather(
 
 @triton.jit
 def _reduce(
-    gathered, hg, w_rows, omega, wbar, valid, bits, scores, moments, means, fault, layer_fault, B,
-    FAULT: tl.constexpr, H: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr,
+    gathered, hg, turned, V, index, omega, wbar, valid, bits, scores, moments, means, fault, layer_fault, B,
+    FAULT: tl.constexpr, IS_FEW: tl.constexpr, H: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """A row's statistics, in float64."""
     i, j = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
@@ -191,9 +211,16 @@ def _reduce(
     scatter = tl.sum(row * tl.load(hg + i * H + j, mask=j < H, other=0))
     # 0 x is 0 for every finite x, and NaN for all else.
     found = tl.load(bits + i) | tl.where((mean + scatter) * 0 == 0, 0, FAULT)
-    for k in tl.static_range(K):
-        own = tl.load(w_rows + (k * B + i) * H + j, mask=j < H, other=0) + shift
-        score = tl.where(tl.load(valid + i * K + k), tl.sum(row * own), 0)
+    if not IS_FEW:
+        hu, level = tl.load(turned + i * H + j, mask=j < H, other=0).to(tl.float64), tl.sum(row * shift)
+    for k in range(K):
+        if IS_FEW:
+            own = tl.load(turned + (k * B + i) * H + j, mask=j < H, other=0) + shift
+            score = tl.sum(row * own)
+        else:
+            own = tl.load(V + tl.load(index + i * K + k) * H + j, mask=j < H, other=0)
+            score = tl.sum(hu * own) + level
+        score = tl.where(tl.load(valid + i * K + k), score, 0)
         tl.store(scores + i * K + k, score.to(scores.dtype.element_ty))
     tl.store(means + i, mean)
     tl.store(moments + i, tl.where(found == 0, mean, float("nan")).to(moments.dtype.element_ty))
@@ -207,7 +234,7 @@ def _reduce(
 def _gradient(
     score_grad, mean_grad, scatter_grad, valid, hg, w_rows, fault, omega, wbar,
     grad_h, curvature, mean_out, target_out, target_rows, B, C,
-    H: tl.constexpr, OWN: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr,
+    OWN: tl.constexpr, IS_FEW: tl.constexpr, H: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """A row of `A h G + dL/dmean wbar + sum_k dL/do_k W_k`."""
     i, j = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
@@ -217,13 +244,28 @@ def _gradient(
     tl.store(mean_out + i, level / C)
     shift = tl.load(omega + j, mask=j < H, other=0).to(tl.float64)
     own = shift * 0
-    for k in tl.static_range(K):
+    if not IS_FEW:
+        own += tl.load(w_rows + i * H + j, mask=j < H, other=0)
+    for k in range(K):
         g = tl.where(tl.load(valid + i * K + k), tl.load(score_grad + i * K + k), 0).to(tl.float64)
         tl.store(target_out + i * K + k, g)
-        own += g * (tl.load(w_rows + (k * B + i) * H + j, mask=j < H, other=0) + shift)
+        own += g * shift
+        if IS_FEW:
+            own += g * tl.load(w_rows + (k * B + i) * H + j, mask=j < H, other=0)
     tl.store(target_rows + i * H + j, own.to(target_rows.dtype.element_ty), mask=j < H)
     bent = bend * tl.load(hg + i * H + j, mask=j < H, other=0)
     result = bent + level * tl.load(wbar + j, mask=j < H, other=0) + own
     # The layers below must not learn from a batch that this one refused.
     result = tl.where(tl.load(fault) == 0, result, 0)
     tl.store(grad_h + i * OWN + j, result.to(grad_h.dtype.element_ty), mask=j < OWN)
+
+
+@triton.jit
+def _weigh(score_grad, valid, classes, V, weighted, H: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr):
+    """A row of the sum over the targets of dL/do_t V_t."""
+    i, j = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
+    total = tl.zeros((WIDTH,), tl.float64)
+    for k in range(K):
+        g = tl.where(tl.load(valid + i * K + k), tl.load(score_grad + i * K + k), 0).to(tl.float64)
+        total += g * tl.load(V + tl.load(classes + i * K + k) * H + j, mask=j < H, other=0)
+    tl.store(weighted + i * H + j, total.to(weighted.dtype.element_ty), mask=j < H)

@@ -391,7 +391,7 @@ def _add_up(h, first, target_grad, totals, H: tl.constexpr, K: tl.constexpr, WID
     """The sum of g h over all examples that share a target, where it occurs for the first time."""
     i, j = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
     row = tl.load(h + i * H + j, mask=j < H, other=0)
-    for k in tl.static_range(K):
+    for k in range(K):
         g = tl.load(target_grad + i * K + k)
         if g != 0:
             place = totals + tl.load(first + i * K + k) * H + j
@@ -409,7 +409,7 @@ def _add_repeated(
     inside = j < H
     own = _own_sum(target_grad, i, i >= 0, K)
     total = -own / C * tl.load(sums + 2 * H + j, mask=inside, other=0)
-    for k in tl.static_range(K):
+    for k in range(K):
         shared = tl.load(totals + tl.load(first + i * K + k) * H + j, mask=inside, other=0)
         total += tl.load(target_grad + i * K + k) * shared
     here = q + i * H + j
@@ -530,7 +530,7 @@ def _own_number():
 def _own_sum(target_grad, i, here, K: tl.constexpr):
     """y: the sum of the gradients of a row's targets."""
     total = tl.load(target_grad + i * K, mask=here, other=0)
-    for k in tl.static_range(1, K):
+    for k in range(1, K):
         total += tl.load(target_grad + i * K + k, mask=here, other=0)
     return total
 
@@ -539,10 +539,10 @@ def _own_sum(target_grad, i, here, K: tl.constexpr):
 def _equal_targets(classes, target_grad, i, j, B, K: tl.constexpr):
     """Entries of `Y Y^T`: the products of gradients for targets that two rows share."""
     total = tl.load(target_grad + i * K, mask=i < B, other=0)[:, None] * 0 + tl.zeros_like(j)[None, :]
-    for k in tl.static_range(K):
+    for k in range(K):
         own = tl.load(classes + i * K + k, mask=i < B, other=-1)
         own_grad = tl.load(target_grad + i * K + k, mask=i < B, other=0)
-        for t in tl.static_range(K):
+        for t in range(K):
             other = tl.load(classes + j * K + t, mask=j < B, other=-2)
             other_grad = tl.load(target_grad + j * K + t, mask=j < B, other=0)
             total += tl.where(own[:, None] == other[None, :], own_grad[:, None] * other_grad[None, :], 0)
@@ -569,7 +569,7 @@ def _change_rows(V, classes, target_grad, own_row, scale, i, H: tl.constexpr, K:
     """Atomically, because targets may repeat."""
     j = tl.arange(0, WIDTH)
     row = scale * tl.load(own_row + j, mask=j < H, other=0)
-    for k in tl.static_range(K):
+    for k in range(K):
         g, c = tl.load(target_grad + i * K + k), tl.load(classes + i * K + k)
         if g != 0:
             tl.atomic_add(V + c * H + j, (g * row).to(tl.float32), mask=j < H, sem="relaxed")

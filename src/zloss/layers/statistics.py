@@ -136,17 +136,19 @@ class KernelStatistics(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         ctx.tape.check_unchanged()
         passed, f = ctx.kind(*ctx.saved_tensors), ctx.tape.weight.factors()
-        grad = kernels.load("factored_statistics").gradient(
-            torch.zeros_like(passed.scores) if score_grad is None else score_grad,
-            torch.zeros_like(passed.mean) if mean_grad is None else mean_grad,
-            torch.zeros_like(passed.scatter) if scatter_grad is None else scatter_grad,
-            passed,
-            f.omega,
-            f.wbar,
-            len(ctx.tape.weight.V),
-            shape=ctx.shape,
-            dtype=ctx.dtype,
-        )
+        with exact_products(passed.h.device.type):
+            grad = kernels.load("factored_statistics").gradient(
+                torch.zeros_like(passed.scores) if score_grad is None else score_grad,
+                torch.zeros_like(passed.mean) if mean_grad is None else mean_grad,
+                torch.zeros_like(passed.scatter) if scatter_grad is None else scatter_grad,
+                passed,
+                ctx.tape.weight.V.detach(),
+                f.omega,
+                f.wbar,
+                ctx.tape.weight.fused().pack,
+                shape=ctx.shape,
+                dtype=ctx.dtype,
+            )
         ctx.tape.put(
             RecordedGradient(
                 passed.h,
