@@ -52,7 +52,7 @@ def splits_pay(tensor: Tensor) -> bool:
 
 
 def tf32_parts(x: Tensor) -> tuple[Tensor, Tensor]:
-    """`x = high + low`, where TF32 holds `high` as it is and `low` to 11 bits, so to 2^-22 of x.
+    """`x = high + low`, where TF32 holds `high` as it is and `low` to 11 bits, so to 2^-21 of x.
 
     So `a @ b` in float32 is `a_high @ b_high + a_high @ b_low + a_low @ b_high`, all of them in TF32.
     """
