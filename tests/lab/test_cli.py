@@ -2,13 +2,14 @@
 
 import errno
 import json
-import random
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.lab.command_line import zloss
+from tests.lab.pets import SENTENCES, pets_text
 from zloss.lab import __main__ as command
 from zloss.lab import cli, runs
 from zloss.lab.corpora import Corpus
@@ -17,47 +18,34 @@ from zloss.lab.experiments import build_experiment, preset, preset_names
 from zloss.lab.networks import PRESETS
 from zloss.lab.runs import Run
 
-SENTENCES = ("the cat sat on the mat .", "the dog ate the cat .", "a bird saw the dog on a mat .", "a cat saw a bird .")
 SMALL = ["network.embedding=8", "network.hidden=[16]", "network.context=3", "network.head.b=2.0", "training.steps=40"]
 SMALL += ["training.output_lr=0.05", "training.validate_every=20", "training.batch_size=20", "training.log_every=10"]
 SETTINGS = [word for setting in SMALL for word in ("--set", setting)]
 
 
-def zloss(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    """The exit code of a command."""
-    monkeypatch.setattr(sys, "argv", ["zloss", *map(str, arguments)])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    code = end.value.code
-    return code if isinstance(code, int) else 0
-
-
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    chance = random.Random(0)
-    (tmp_path / "text.txt").write_text("\n".join(chance.choice(SENTENCES) for _ in range(400)) + "\n")
-    assert zloss(monkeypatch, "data", "prepare", tmp_path / "text.txt", "--to", tmp_path / "corpus") == 0
-    assert zloss(monkeypatch, "train", tmp_path / "runs" / "one", "--corpus", tmp_path / "corpus", *SETTINGS) == 0
+def run(tmp_path: Path) -> Path:
+    (tmp_path / "text.txt").write_text(pets_text(400))
+    assert zloss("data", "prepare", tmp_path / "text.txt", "--to", tmp_path / "corpus") == 0
+    assert zloss("train", tmp_path / "runs" / "one", "--corpus", tmp_path / "corpus", *SETTINGS) == 0
     return tmp_path / "runs" / "one"
 
 
-def test_from_text_to_predictions(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_from_text_to_predictions(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    assert zloss(monkeypatch, "data", "info", tmp_path / "corpus", "--json") == 0
+    assert zloss("data", "info", tmp_path / "corpus", "--json") == 0
     assert json.loads(capsys.readouterr().out)["splits"].keys() == {"train", "valid", "test"}
-    assert zloss(monkeypatch, "predict", run, "the cat", "--top", 3, "--json") == 0
+    assert zloss("predict", run, "the cat", "--top", 3, "--json") == 0
     assert len(json.loads(capsys.readouterr().out)) == 3
-    assert zloss(monkeypatch, "evaluate", run, "--split", "valid", "--json") == 0
+    assert zloss("evaluate", run, "--split", "valid", "--json") == 0
     scores = json.loads(capsys.readouterr().out)
     assert scores.keys() == {"this run", "most frequent words"}
     assert 0 <= scores["this run"]["top_1_error"] <= 1
-    assert zloss(monkeypatch, "runs", run.parent, "--json") == 0
+    assert zloss("runs", run.parent, "--json") == 0
     assert [row["step"] for row in json.loads(capsys.readouterr().out)] == [40]
-    assert zloss(monkeypatch, "plot", run, "--to", tmp_path / "curves.png") == 0
+    assert zloss("plot", run, "--to", tmp_path / "curves.png") == 0
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert zloss(monkeypatch, "train", run, "--resume") == 0  # nothing left to do
+    assert zloss("train", run, "--resume") == 0  # nothing left to do
 
 
 @pytest.mark.parametrize(
@@ -117,38 +105,34 @@ def test_mistakes_end_with_a_line_and_no_traceback(
     before = sorted(tmp_path.rglob("*"))
     capsys.readouterr()
     monkeypatch.chdir(tmp_path)
-    assert zloss(monkeypatch, *(places.get(word, word) for word in arguments)) == 1
+    assert zloss(*(places.get(word, word) for word in arguments)) == 1
     error = capsys.readouterr().err
     assert message.replace("RUN", str(run)) in error
     assert "Traceback" not in error
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_corpus_that_cannot_be_read(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_corpus_that_cannot_be_read(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "corpus" / "train.tokens").write_bytes(b"cut short")
     for arguments in (
         ("train", tmp_path / "new", "--corpus", tmp_path / "corpus"),
         ("train", run, "--resume"),
         ("predict", run, "a"),
     ):
-        assert zloss(monkeypatch, *arguments) == 1
+        assert zloss(*arguments) == 1
         assert "train.tokens has 9 bytes, expected" in capsys.readouterr().err
     (tmp_path / "corpus" / "manifest.json").unlink()
-    assert zloss(monkeypatch, "evaluate", run) == 1
+    assert zloss("evaluate", run) == 1
     assert "corpus is no prepared corpus: there is no manifest.json" in capsys.readouterr().err
     assert Run.open(run).steps() == [20, 40]
 
 
-def test_another_vocabulary_than_that_of_the_run(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_vocabulary_than_that_of_the_run(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(tmp_path / "corpus")
     (tmp_path / "text.txt").write_text("\n".join(sentence.upper() for sentence in SENTENCES * 100))
-    assert zloss(monkeypatch, "data", "prepare", tmp_path / "text.txt", "--to", tmp_path / "corpus") == 0
+    assert zloss("data", "prepare", tmp_path / "text.txt", "--to", tmp_path / "corpus") == 0
     for arguments in (("train", run, "--resume"), ("evaluate", run), ("predict", run, "THE CAT")):
-        assert zloss(monkeypatch, *arguments) == 1
+        assert zloss(*arguments) == 1
         assert "is not the corpus that the run was trained on" in capsys.readouterr().err
 
 
@@ -159,18 +143,16 @@ def test_a_full_disk_while_training(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(runs, "save_file", full)
-    assert zloss(monkeypatch, "train", tmp_path / "new", "--corpus", tmp_path / "corpus", *SETTINGS) == 1
+    assert zloss("train", tmp_path / "new", "--corpus", tmp_path / "corpus", *SETTINGS) == 1
     error = capsys.readouterr().err.replace("\n", " ")
     assert f"error: the checkpoint of step 20 of {tmp_path / 'new'} could not be written, the disk is full" in error
     monkeypatch.undo()
-    assert zloss(monkeypatch, "train", tmp_path / "new", "--resume") == 0
+    assert zloss("train", tmp_path / "new", "--resume") == 0
 
 
-def test_numbers_beyond_reason(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_numbers_beyond_reason(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wild = (*SETTINGS, "--set", "training.lr=1e30")
-    assert zloss(monkeypatch, "train", tmp_path / "new", "--corpus", tmp_path / "corpus", *wild) == 1
+    assert zloss("train", tmp_path / "new", "--corpus", tmp_path / "corpus", *wild) == 1
     assert "Lower the learning rates (lr, output_lr) or clip the gradient" in capsys.readouterr().err
 
 
@@ -181,28 +163,28 @@ def test_after_ctrl_c_it_says_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "fit", interrupted)
-    assert zloss(monkeypatch, "train", run, "--resume") == 130
+    assert zloss("train", run, "--resume") == 130
     assert "step 40 is saved. Go on with: zloss train" in capsys.readouterr().err
-    assert zloss(monkeypatch, "train", tmp_path / "new", "--corpus", tmp_path / "corpus") == 130
+    assert zloss("train", tmp_path / "new", "--corpus", tmp_path / "corpus") == 130
     assert "stopped before anything was saved" in capsys.readouterr().err
 
 
 def test_a_run_can_be_used_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    assert zloss(monkeypatch, "train", "runs/two", "--corpus", "corpus", *SETTINGS) == 0
+    assert zloss("train", "runs/two", "--corpus", "corpus", *SETTINGS) == 0
     monkeypatch.chdir(tmp_path / "runs")
-    assert zloss(monkeypatch, "predict", "two", "the cat") == 0
+    assert zloss("predict", "two", "the cat") == 0
 
 
 # ---- preparation -----------------------------------------------------------------------------------------------------
 
 
-def test_options_of_preparation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_of_preparation(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("".join(f"w{number % 50} w{number}\n" for number in range(200)))
 
     def prepared(name: str, *options: object) -> Corpus:
-        assert zloss(monkeypatch, "data", "prepare", text, "--to", tmp_path / name, *options) == 0
+        assert zloss("data", "prepare", text, "--to", tmp_path / name, *options) == 0
         return Corpus.open(tmp_path / name)
 
     assert [len(prepared("cut", "--fractions", 0.2, 0.1).split(split)) for split in SPLITS] == [420, 120, 60]
@@ -212,19 +194,17 @@ def test_options_of_preparation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert (everything.unknown, len(everything.vocabulary)) == (None, 201)
 
 
-def test_files_of_another_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_of_another_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for split in SPLITS:
         (tmp_path / f"ptb.{split}.txt").write_text("the company said\n" * 10)
     command = ("data", "prepare", "ptb", "--from", tmp_path, "--to", tmp_path / "out")
-    assert zloss(monkeypatch, *command) == 1
+    assert zloss(*command) == 1
     assert "ptb should have 929,589 words in its train split" in (error := capsys.readouterr().err)
     assert "--no-check-counts" in error
-    assert zloss(monkeypatch, *command, "--no-check-counts") == 0
+    assert zloss(*command, "--no-check-counts") == 0
 
 
-def test_text_in_zst(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_in_zst(tmp_path: Path) -> None:
     zstandard = pytest.importorskip("zstandard", reason="zstandard is not installed")
     text = "\n".join(SENTENCES * 50).encode()
     (tmp_path / "text.txt").write_bytes(text)
@@ -232,7 +212,7 @@ def test_text_in_zst(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "text.txt.zst").write_bytes(b"".join(frames))
     for ending in ("", ".zst"):
         text_file = tmp_path / f"text.txt{ending}"
-        assert zloss(monkeypatch, "data", "prepare", text_file, "--to", tmp_path / f"out{ending}") == 0
+        assert zloss("data", "prepare", text_file, "--to", tmp_path / f"out{ending}") == 0
     plain, packed = (Corpus.open(tmp_path / name).manifest for name in ("out", "out.zst"))
     assert (plain["splits"], plain["vocabulary"]) == (packed["splits"], packed["vocabulary"])
 

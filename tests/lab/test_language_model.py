@@ -1,6 +1,5 @@
 """The benchmark of language models, on a small text: what it records, and that it can be interrupted."""
 
-import random
 from pathlib import Path
 
 import pytest
@@ -8,10 +7,10 @@ import torch
 
 from benchmarks import language_model
 from benchmarks.language_model import Plan, Timed, run
+from tests.lab.pets import pets_text
 from zloss.lab.corpora import prepare
 from zloss.lab.records import read_records
 
-SENTENCES = ("the cat sat on the mat .", "the dog ate the cat .", "a bird saw the dog on a mat .", "a cat saw a bird .")
 SMALL = (
     "network.embedding=8",
     "network.hidden=[16]",
@@ -25,8 +24,7 @@ PLAN = Plan(turns=3, burst=10, epochs=2, steps=20, validations=2, settings=(*SMA
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("text")
-    chance = random.Random(0)
-    (place / "pets.txt").write_text("\n".join(chance.choice(SENTENCES) for _ in range(400)) + "\n")
+    (place / "pets.txt").write_text(pets_text(400))
     return prepare(place / "pets.txt", place / "prepared").folder
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.lab.pets import pets_corpus
 from zloss.heads import HeadConfig
 from zloss.lab import stopwatch
 from zloss.lab.configuration import to_table
@@ -25,16 +26,10 @@ from zloss.lab.networks import NetworkConfig
 from zloss.lab.runs import Checkpoint, Run, RunError
 from zloss.lab.training import DivergedError, Experiment, Progress, Schedule, TrainingConfig, fit, resumed
 
-SENTENCES = ("the cat sat on the mat .", "the dog ate the cat .", "a bird saw the dog on a mat .", "a cat saw a bird .")
-
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("corpus")
-    chance = random.Random(0)
-    (place / "text.txt").write_text("\n".join(chance.choice(SENTENCES) for _ in range(600)) + "\n")
-    prepare(place / "text.txt", place / "prepared", fractions=(0.1, 0.1), min_count=1)
-    return place / "prepared"
+    return pets_corpus(tmp_path_factory.mktemp("corpus"))
 
 
 def experiment(corpus: Path, *, head: HeadConfig | None = None, dropout: float = 0.0, **training: Any) -> Experiment:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import zloss
-from zloss.lab import cli
+from tests.lab import command_line
 from zloss.lab.bench import memory
 from zloss.lab.bench.entries import ENTRIES
 from zloss.lab.bench.layer_suite import LayerCase
@@ -35,26 +35,22 @@ SMALL = ("--device", "cpu", "--repeats", 2, "--no-memory")
 RECORDS = Path(__file__).parents[3] / "benchmarks" / "records"
 
 
-def bench(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+def bench(*arguments: object) -> int:
     """The exit code of a command."""
-    monkeypatch.setattr(sys, "argv", ["zloss", "bench", *map(str, arguments)])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    code = end.value.code
-    return code if isinstance(code, int) else 0
+    return command_line.zloss("bench", *arguments)
 
 
-def records_of(monkeypatch: pytest.MonkeyPatch, folder: Path, suite: str, *options: object) -> list[dict[str, Any]]:
+def records_of(folder: Path, suite: str, *options: object) -> list[dict[str, Any]]:
     file = folder / "records.jsonl"
-    assert bench(monkeypatch, suite, *SMALL, *options, "--output", file) == 0
+    assert bench(suite, *SMALL, *options, "--output", file) == 0
     records = read_records(file)
     assert all(record.keys() >= FIELDS and record["suite"] == suite for record in records)
     return records
 
 
-def test_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ("--batch", 20, "--hidden", 16, "--classes", 1000)
-    records = records_of(monkeypatch, tmp_path, "output", *sizes)
+    records = records_of(tmp_path, "output", *sizes)
     assert {record["name"] for record in records} == {entry.name for entry in ENTRIES.values()}
     measured = {record["name"]: record for record in records if record["time_ms"] is not None}
     assert measured["factored"]["ratio_to_factored"] == 1
@@ -71,7 +67,7 @@ def test_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 def test_output_with_chosen_targets_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     sizes = ("--batch", "10,20", "--hidden", 16, "--classes", "1_000", "--targets", "zipf")
-    assert bench(monkeypatch, "output", *SMALL, "--heads", "factored, sampled", *sizes) == 0
+    assert bench("output", *SMALL, "--heads", "factored, sampled", *sizes) == 0
     records = read_records(tmp_path / "bench.output.cpu.jsonl")
     assert [(record["head"], record["batch"]) for record in records] == [
         ("factored", 10), ("factored", 20), ("sampled", 10), ("sampled", 20),
@@ -90,32 +86,32 @@ def test_memory_is_that_of_a_process_of_its_own() -> None:
     assert 2 * weights < large - small < 4 * weights  # weights, gradient and 10 rows of logits
 
 
-def test_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model(tmp_path: Path) -> None:
     options = ("--networks", "ptb", "--heads", "factored,dense", "--batch", 20, "--classes", 1000)
-    for record in records_of(monkeypatch, tmp_path, "model", *options):
+    for record in records_of(tmp_path, "model", *options):
         assert record["ngrams_per_s"] == pytest.approx(20_000 / record["time_ms"], abs=1)
         assert record["epoch_s"] == pytest.approx(150e6 / 20 * record["time_ms"] / 1000, rel=1e-3)
         assert (record["network"], record["hidden"], record["trunk_precision"]) == ("ptb", 256, "float32")
 
 
-def test_scaling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scaling(tmp_path: Path) -> None:
     options = ("--batch", 20, "--hidden", "16,32", "--classes", "1000,3000,10_000_000_000")
-    records = records_of(monkeypatch, tmp_path, "scaling", *options)
+    records = records_of(tmp_path, "scaling", *options)
     assert [record["classes"] for record in records] == 2 * [1000, 3000, 10**10]
     assert [record["time_ms"] is None for record in records] == 2 * [False, False, True]
     assert "GB of memory" in records[-1]["missing"]
 
 
-def test_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    records = records_of(monkeypatch, tmp_path, "eval", "--examples", 50, "--hidden", 16, "--classes", 1000)
+def test_eval(tmp_path: Path) -> None:
+    records = records_of(tmp_path, "eval", "--examples", 50, "--hidden", 16, "--classes", 1000)
     tasks = [(record["head"], record["task"]) for record in records]
     both = [(head, task) for head in ("dense", "hierarchical") for task in ("rank", "topk")]
     assert tasks == [("factored", "rank"), ("factored", "topk"), ("factored", "refactor"), *both]
     assert all(record["time_ms"] > 0 for record in records)
 
 
-def test_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    preparation, batches = records_of(monkeypatch, tmp_path, "data", "--words", 5000, "--batch", 50, "--classes", 500)
+def test_data(tmp_path: Path) -> None:
+    preparation, batches = records_of(tmp_path, "data", "--words", 5000, "--batch", 50, "--classes", 500)
     assert preparation["words_per_s"] > 0
     assert batches["ngrams_per_s"] == pytest.approx(50 * batches["batches_per_s"], rel=0.01)
 
@@ -134,10 +130,8 @@ def test_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (("show", __file__), "is no file of records"),
     ],
 )
-def test_mistakes_are_told(
-    arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert bench(monkeypatch, *arguments) == 1
+def test_mistakes_are_told(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(*arguments) == 1
     assert message in capsys.readouterr().err
 
 
@@ -146,7 +140,7 @@ def test_a_wrong_head_is_refused_by_name(
 ) -> None:
     monkeypatch.setattr("zloss.lab.bench.gate.expected_loss", lambda *_: 1.0)
     sizes = ("--batch", 20, "--hidden", 16, "--classes", 1000, "--heads", "dense,hierarchical")
-    assert bench(monkeypatch, "output", *SMALL, *sizes, "--targets", "uniform", "--output", tmp_path / "o.jsonl") == 1
+    assert bench("output", *SMALL, *sizes, "--targets", "uniform", "--output", tmp_path / "o.jsonl") == 1
     dense, hierarchical = read_records(tmp_path / "o.jsonl")
     assert dense["time_ms"] > 0
     assert hierarchical["time_ms"] is None
@@ -167,7 +161,7 @@ def test_ctrl_c_keeps_what_is_measured(
 
     monkeypatch.setattr(Runner, "take_turn", interrupted)
     sizes = ("--batch", 20, "--hidden", 16, "--classes", 1000, "--heads", "factored,dense", "--repeats", 9)
-    assert bench(monkeypatch, "output", *SMALL, *sizes, "--output", tmp_path / "o.jsonl") == 130
+    assert bench("output", *SMALL, *sizes, "--output", tmp_path / "o.jsonl") == 130
     assert [record["repeats"] for record in read_records(tmp_path / "o.jsonl")] == [3, 2]
     assert "2 of 2 records" in capsys.readouterr().err
 
@@ -197,13 +191,13 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "records.jsonl"
 
 
-def test_show(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench(monkeypatch, "show", file, "--plot", file.with_suffix(".png")) == 0
+def test_show(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("show", file, "--plot", file.with_suffix(".png")) == 0
     shown = capsys.readouterr().out
     assert all(text in shown for text in ("dense softmax", "100,000", "1-3", "1.50"))
     assert "not run: a peer (graph): not installed" in shown
     assert file.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-    assert bench(monkeypatch, "show", file, "--markdown") == 0
+    assert bench("show", file, "--markdown") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "output: a GPU, torch 2.13, commit abc1234, graph, B = 200, H = 512"
     assert lines[2:5] == [
@@ -211,37 +205,35 @@ def test_show(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         "|---|---:|---:|---:|---:|",
         "| factored | 10,000 | 2 | 1-3 | 1.50 |",
     ]
-    assert bench(monkeypatch, "show", file, "--json") == 0
+    assert bench("show", file, "--json") == 0
     assert len(json.loads(capsys.readouterr().out)) == 5
 
 
 @pytest.mark.parametrize("name", ["output_layer.cpu.jsonl", "output_layer.cuda.jsonl"])
-def test_show_reads_the_first_records_too(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert bench(monkeypatch, "show", RECORDS / name, "--markdown") == 0
+def test_show_reads_the_first_records_too(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("show", RECORDS / name, "--markdown") == 0
     assert "| factored |" in capsys.readouterr().out
 
 
-def test_the_command_on_a_gpu(cuda: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_on_a_gpu(cuda: torch.device, tmp_path: Path) -> None:
     options = ("--heads", "factored,dense-tf32", "--batch", 20, "--hidden", 64, "--classes", 1000, "--repeats", 2)
-    assert bench(monkeypatch, "output", "--device", "cuda", *options, "--output", tmp_path / "o.jsonl") == 0
+    assert bench("output", "--device", "cuda", *options, "--output", tmp_path / "o.jsonl") == 0
     records = read_records(tmp_path / "o.jsonl")
     assert [record["launch"] for record in records] == ["eager", "graph"] * 2
     assert all(record["time_ms"] > 0 and record["peak_bytes"] > 0 and record["driver"] for record in records)
 
 
-def test_a_profile_needs_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench(monkeypatch, "profile", "--device", "cpu") == 1
+def test_a_profile_needs_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("profile", "--device", "cpu") == 1
     assert "a profile needs a GPU" in capsys.readouterr().err
 
 
 def test_a_profile_has_the_launches_of_a_step(
-    tmp_path: Path, cuda: torch.device, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cuda: torch.device, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "profile.jsonl"
     sizes = ("--batch", "20,100", "--hidden", 64, "--classes", 100_000)
-    assert bench(monkeypatch, "profile", *sizes, "--output", file) == 0
+    assert bench("profile", *sizes, "--output", file) == 0
     records = read_records(file)
     assert [record["batch"] for record in records] == [20, 100]
     for record in records:

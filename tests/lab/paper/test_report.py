@@ -2,7 +2,6 @@
 
 import math
 import re
-import sys
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.lab.command_line import zloss
 from tests.lab.paper import made_up
-from zloss.lab import cli
 from zloss.lab.paper import figures
 from zloss.lab.paper.documents import MARKDOWN_TABLES, markdown
 from zloss.lab.paper.evidence import Evidence, NotRunError
@@ -240,28 +239,19 @@ def test_png_files_of_what_is_there(tmp_path: Path, nothing: Evidence) -> None:
     assert (tmp_path / "pictures" / "figure1.png").read_bytes().startswith(b"\x89PNG")
 
 
-def zloss(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["zloss", *map(str, arguments)])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    return end.value.code if isinstance(end.value.code, int) else 0
-
-
 def test_the_command_writes_the_page(
-    tmp_path: Path, folder: Path, page: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, folder: Path, page: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert zloss(monkeypatch, "report", "--to", tmp_path / "r.html", "--records", folder) == 0
+    assert zloss("report", "--to", tmp_path / "r.html", "--records", folder) == 0
     assert (tmp_path / "r.html").read_text() == page
     assert re.search(r"\d+ reproduced, 2 better, 2 partly, 1 not reproduced", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(("make", "complaint"), [(False, "no records in"), (True, "line 1: ")])
-def test_mistakes_are_one_line(
-    tmp_path: Path, make: bool, complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_one_line(tmp_path: Path, make: bool, complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
     if make:
         made_up.keep(tmp_path / "paper" / "figure3.jsonl", [{"figure": 3}])
-    assert zloss(monkeypatch, "report", "--to", tmp_path / "r.html", "--records", tmp_path) == 1
+    assert zloss("report", "--to", tmp_path / "r.html", "--records", tmp_path) == 1
     told = capsys.readouterr().err.strip()
     assert told.startswith("error: ")
     assert complaint in told

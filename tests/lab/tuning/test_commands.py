@@ -4,7 +4,6 @@ import io
 import itertools
 import json
 import shlex
-import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,8 +11,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tests.lab.command_line import zloss
 from tests.lab.tuning.tiny import SPACE, MadeUp, distance, tiny_corpus, tiny_plan
-from zloss.lab import cli
 from zloss.lab.configuration import to_table
 from zloss.lab.experiments import build_experiment
 from zloss.lab.training import Experiment
@@ -37,47 +36,38 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def zloss(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    """The exit code of a command."""
-    monkeypatch.setattr(sys, "argv", ["zloss", *map(str, arguments)])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    code = end.value.code
-    return code if isinstance(code, int) else 0
-
-
 def test_from_a_space_to_a_training(
     corpus: Path, space: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     asked = ("tune", "run", "it", "--corpus", corpus, "--space", space, "--score", "top_1_error", "--no-prune")
-    assert zloss(monkeypatch, *asked, "--trials", 3) == 0
+    assert zloss(*asked, "--trials", 3) == 0
     assert "3 of 3 trials: 3 complete" in capsys.readouterr().out
-    assert zloss(monkeypatch, *asked, "--trials", 3) == 0  # nothing is left to do
+    assert zloss(*asked, "--trials", 3) == 0  # nothing is left to do
     assert "trial 3" not in capsys.readouterr().out
-    assert zloss(monkeypatch, "tune", "run", "it", "--resume", "--trials", 5, "--at-once", 2) == 0
+    assert zloss("tune", "run", "it", "--resume", "--trials", 5, "--at-once", 2) == 0
     assert "trial 4 complete" in capsys.readouterr().out
 
-    assert zloss(monkeypatch, "tune", "show", "it", "--json") == 0
+    assert zloss("tune", "show", "it", "--json") == 0
     trials = json.loads(capsys.readouterr().out)
     assert len(trials) == 5
     assert [trial["value"] for trial in trials] == sorted(trial["value"] for trial in trials)
-    assert zloss(monkeypatch, "tune", "show", "it") == 0
+    assert zloss("tune", "show", "it") == 0
     assert "5 of 5 trials: 5 complete" in capsys.readouterr().out
 
-    assert zloss(monkeypatch, "tune", "transfer", "it", "--json") == 0
+    assert zloss("tune", "transfer", "it", "--json") == 0
     assert {one["trials"] for one in json.loads(capsys.readouterr().out)} == {5}
-    assert zloss(monkeypatch, "tune", "transfer", "it", "--score", "mrr") == 0
+    assert zloss("tune", "transfer", "it", "--score", "mrr") == 0
     assert "rank correlation" in capsys.readouterr().out
 
-    assert zloss(monkeypatch, "tune", "best", "it", "--score", "mrr", "--to", "best.toml", "--json") == 0
+    assert zloss("tune", "best", "it", "--score", "mrr", "--to", "best.toml", "--json") == 0
     best = json.loads(capsys.readouterr().out)
     assert best["value"] == max(trial["scores"]["mrr"] for trial in trials if trial["trial"] == best["trial"])
     command = shlex.split(best["command"])
-    assert zloss(monkeypatch, *command[1:]) == 0
-    assert zloss(monkeypatch, "train", "two", "--corpus", corpus, "--preset", "ptb", "--config", "best.toml") == 0
+    assert zloss(*command[1:]) == 0
+    assert zloss("train", "two", "--corpus", corpus, "--preset", "ptb", "--config", "best.toml") == 0
     capsys.readouterr()
-    assert zloss(monkeypatch, "runs", "runs/best", "two", "--json") == 0
+    assert zloss("runs", "runs/best", "two", "--json") == 0
     one, other = json.loads(capsys.readouterr().out)
     assert one["mrr"] == other["mrr"]
     if best["trial"] < 3:  # the others were trained side by side, up to rounding
@@ -156,7 +146,7 @@ def test_mistakes_end_with_a_line_and_no_traceback(
     TuningStudy.begin(tmp_path / "study", plan).run(MadeUp(distance))
     places = {"CORPUS": corpus, "SPACE": space, "STUDY": "study"}
     monkeypatch.chdir(tmp_path)
-    assert zloss(monkeypatch, "tune", *(places.get(word, word) for word in arguments)) == 1
+    assert zloss("tune", *(places.get(word, word) for word in arguments)) == 1
     error = capsys.readouterr().err
     assert message in error.replace("\n", " ")
     assert "Traceback" not in error
@@ -177,11 +167,11 @@ def test_ctrl_c_keeps_what_is_there(
 
     monkeypatch.setattr(OneByOne, "evaluate", interrupted)
     folder = tmp_path / "it"
-    assert zloss(monkeypatch, "tune", "run", folder, "--corpus", corpus, "--space", space, "--trials", 3) == 130
+    assert zloss("tune", "run", folder, "--corpus", corpus, "--space", space, "--trials", 3) == 130
     error = capsys.readouterr().err.replace("\n", "")
     assert "stopped; 1 of 3 trials: 1 complete, 1 interrupted" in error
     assert f"zloss tune run {folder} --resume" in error
-    assert zloss(monkeypatch, "tune", "run", folder, "--resume") == 0
+    assert zloss("tune", "run", folder, "--resume") == 0
     assert [trial.state for trial in TuningStudy.open(folder).trials()] == ["complete", "interrupted"] + [
         "complete"
     ] * 2

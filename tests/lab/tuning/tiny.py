@@ -1,19 +1,16 @@
 """A study that takes a second: a tiny corpus, a tiny space, and an evaluator that trains nothing."""
 
-import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from zloss.lab.corpora import prepare
+from tests.lab.pets import pets_corpus
 from zloss.lab.evaluation import Evaluation
 from zloss.lab.training import Experiment
 from zloss.lab.tuning.evaluators import Ending, Judge
 from zloss.lab.tuning.plan import Plan
-
-SENTENCES = ("the cat sat on the mat .", "the dog ate the cat .", "a bird saw the dog on a mat .", "a cat saw a bird .")
 
 SPACE: dict[str, Any] = {
     "fixed": {
@@ -42,10 +39,7 @@ SPACE: dict[str, Any] = {
 
 
 def tiny_corpus(place: Path) -> Path:
-    chance = random.Random(0)
-    (place / "text.txt").write_text("\n".join(chance.choice(SENTENCES) for _ in range(300)) + "\n")
-    prepare(place / "text.txt", place / "prepared", fractions=(0.1, 0.1), min_count=1)
-    return place / "prepared"
+    return pets_corpus(place, lines=300)
 
 
 def tiny_plan(corpus: Path, **changes: Any) -> Plan:

@@ -1,0 +1,21 @@
+"""A small text about pets, to train on in a second."""
+
+import random
+from pathlib import Path
+
+from zloss.lab.corpora import prepare
+
+SENTENCES = ("the cat sat on the mat .", "the dog ate the cat .", "a bird saw the dog on a mat .", "a cat saw a bird .")
+
+
+def pets_text(lines: int) -> str:
+    """Sentences in random order, the same ones every time."""
+    chance = random.Random(0)
+    return "\n".join(chance.choice(SENTENCES) for _ in range(lines)) + "\n"
+
+
+def pets_corpus(place: Path, lines: int = 600) -> Path:
+    """The folder of the corpus, prepared with all its words and a tenth each to validate and to test on."""
+    (place / "text.txt").write_text(pets_text(lines))
+    prepare(place / "text.txt", place / "prepared", fractions=(0.1, 0.1), min_count=1)
+    return place / "prepared"
