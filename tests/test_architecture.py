@@ -75,6 +75,7 @@ LAYERS = (
         "zloss.lab.hidden",
         "zloss.lab.permutation",
         "zloss.lab.starting",
+        "zloss.lab.stopwatch",
         "zloss.lab.synthetic",
         "zloss.lab.terminal",
     ),
@@ -152,6 +153,19 @@ LAYERS = (
     ("zloss.lab.tuning.study",),
     ("zloss.lab.tuning.display",),
     ("zloss.lab.tuning.commands",),
+    (
+        "zloss.lab.reproduction",
+        "zloss.lab.reproduction.chosen",
+        "zloss.lab.reproduction.ledger",
+        "zloss.lab.reproduction.stacks",
+    ),
+    ("zloss.lab.reproduction.collecting", "zloss.lab.reproduction.models", "zloss.lab.reproduction.studies"),
+    (
+        "zloss.lab.reproduction.large_texts",
+        "zloss.lab.reproduction.losses",
+        "zloss.lab.reproduction.parameters",
+    ),
+    ("zloss.lab.reproduction.commands",),
     ("zloss.lab.cli",),
     ("zloss.lab.__main__",),
 )

@@ -31,6 +31,7 @@ from zloss.lab.experiments import DEFAULT_PRESET, build_experiment, preset_names
 from zloss.lab.models import TrainedModel
 from zloss.lab.paper.commands import report
 from zloss.lab.plotting import plot_runs
+from zloss.lab.reproduction.commands import paper
 from zloss.lab.runs import Run, RunError
 from zloss.lab.terminal import INTERRUPTED, console, errors, run_commands
 from zloss.lab.training import Experiment, fit, resumed
@@ -46,6 +47,7 @@ app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
 app.command()(report)
 app.add_typer(tune, name="tune")
+app.add_typer(paper, name="paper")
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for scripts")]
 

@@ -7,8 +7,8 @@ So a run that was killed continues as if nothing had happened, bit for bit on a 
 By the schedule "plateau" the learning rates fall when the validation score stops improving, and training stops when
 that no longer helps. By "linear" they fall to zero over the whole run, whatever the scores are.
 
-A run may be given a time instead of a number of steps, `training.seconds`. What it comes to then depends on how fast the
-machine is, and a run that was interrupted goes on with the time that it has left, to no identical result.
+A run may be given a time instead of a number of steps, `training.seconds`. What it comes to then depends on how fast
+the machine is, and a run that was interrupted goes on with the time that it has left, to no identical result.
 """
 
 import math

@@ -1,6 +1,8 @@
 """Stacks from the first step to the last: what becomes of their trials, and that none of them minds the others."""
 
+import gc
 import math
+import weakref
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -99,6 +101,7 @@ def test_the_best_weights_by_several_scores(corpus: Path) -> None:
         assert [outcome.best_by(score) for outcome in outcomes] == [outcome.best for outcome in alone.train()]
         assert stack.evaluate("test", score=score) == alone.evaluate("test")
     assert stack.evaluate("test") == stack.evaluate("test", score="top_1_error")
+    assert stack.evaluate("test", trials=[1]) == stack.evaluate("test")[1:]
     with pytest.raises(ValueError, match="the best weights by top_5_error are not there"):
         stack.evaluate("test", score="top_5_error")
     with pytest.raises(ValueError, match="unknown score: 'mmr'; did you mean 'mrr'"):
@@ -193,6 +196,19 @@ def test_a_validation_an_epoch(corpus: Path) -> None:
     length = len(stack.batches)
     assert [(v.step, v.epoch) for v in outcome.validations] == [(length, 1), (2 * length, 2), (3 * length, 3)]
     assert epochs == [1, 2]
+
+
+def test_a_stack_leaves_its_memory_when_it_goes(corpus: Path, device: torch.device) -> None:
+    """At once: the next one may need it."""
+    stack = SideBySide([trial(corpus, device=str(device))])
+    stack.train()
+    weights = weakref.ref(stack.network.weights.output)
+    gc.disable()
+    try:
+        del stack
+        assert weights() is None
+    finally:
+        gc.enable()
 
 
 def test_what_a_watcher_sees(corpus: Path) -> None:

@@ -124,18 +124,30 @@ class SideBySide:
                 self._validate(judge)
         return self.outcomes
 
-    def evaluate(self, split: str, *, score: str | None = None, limit: int | None = None) -> list[Evaluation | None]:
-        """Every trial on a split, with the weights of its best validation; None where there was none.
+    def evaluate(
+        self,
+        split: str,
+        *,
+        score: str | None = None,
+        trials: Sequence[int] | None = None,
+        limit: int | None = None,
+    ) -> list[Evaluation | None]:
+        """Trials on a split, each with the weights of its best validation; None where there was none.
 
-        The best by `training.score`, or by another one of those that were asked for. All examples, or the same sample
-        of them for all trials where there is a limit.
+        Args:
+            split: of the corpus.
+            score: by which the weights are best: `training.score`, or one of those that were asked for.
+            trials: some of them, by default all.
+            limit: the same sample of at most so many examples for all trials; by default all examples.
         """
         score = score or self._first.training.score
         if score not in self._best:
             raise ValueError(f"the best weights by {score} are not there: name it in `scores`, beside {[*self._best]}")
+        chosen = list(range(len(self.outcomes))) if trials is None else list(trials)
         batches = batches_of(self._corpus, split, self._first, self.device, shuffle=False)
-        results = evaluate_stack(self._stack_of(self._best[score]), batches, limit=limit)
-        return [result if outcome.best else None for outcome, result in zip(self.outcomes, results, strict=True)]
+        network = self._stack_of(self._best[score]).select(torch.tensor(chosen, device=self.device))
+        results = evaluate_stack(network, batches, limit=limit)
+        return [result if self.outcomes[trial].best else None for trial, result in zip(chosen, results, strict=True)]
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
@@ -152,11 +164,14 @@ class SideBySide:
         return StackedNetwork(weights, settings, loss=network.head.loss, tf32=network.precision == "tf32")
 
     def _captured_step(self) -> Callable[[], Tensor]:
-        is_captured = self.device.type == "cuda" and self._first.training.graph
-        return zloss.CapturedStep(self._step) if is_captured else self._step
+        # Not a method: a stack that referred to itself would keep its memory until Python looks for such things.
+        network, batches = self.network, self.batches
 
-    def _step(self) -> Tensor:
-        return self.network.learn(*self.batches.next())
+        def step() -> Tensor:
+            return network.learn(*batches.next())
+
+        is_captured = self.device.type == "cuda" and self._first.training.graph
+        return zloss.CapturedStep(step) if is_captured else step
 
     def take_step(self) -> Tensor:  # (trials in the stack,)
         """One step of all trials; the losses stay on the device."""

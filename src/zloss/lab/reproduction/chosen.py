@@ -1,0 +1,37 @@
+"""Settings that were chosen for a training: the experiment that they make, and what of it was tuned or set."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zloss.lab.configuration import from_table, overridden, to_table
+from zloss.lab.sidebyside.trials import dotted
+from zloss.lab.training import Experiment
+
+# Neither is a setting of a choice: one is where it was trained, the other is what seeds of a choice differ in.
+_NO_SETTINGS = ("device", "training.seed")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """An experiment, and what was tuned or set of it, by dotted keys."""
+
+    experiment: Experiment
+    settings: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, experiment: Experiment, keys: Iterable[str]) -> "Chosen":
+        """An experiment that was tuned or set at these keys."""
+        chosen = set(keys).difference(_NO_SETTINGS)
+        return cls(experiment, {key: value for key, value in dotted(to_table(experiment)) if key in chosen})
+
+    def changed(self, settings: Mapping[str, Any]) -> "Chosen":
+        """With other values at dotted keys."""
+        experiment = from_table(Experiment, overridden(to_table(self.experiment), settings))
+        return self.of(experiment, [*self.settings, *(key for key, _ in dotted(overridden({}, settings)))])
+
+    def seeded(self, seed: int) -> Experiment:
+        """The experiment of a seed."""
+        training = dataclasses.replace(self.experiment.training, seed=seed)
+        return dataclasses.replace(self.experiment, training=training)

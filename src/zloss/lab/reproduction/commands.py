@@ -1,0 +1,355 @@
+"""The command line of the reproduction: `zloss paper search`, `figure2` to `figure5`, `table1` and `table2`.
+
+Nothing is computed here: commands read their arguments, let a collector work and say what it has made.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from zloss.heads.config import check_name
+from zloss.lab.corpora import Corpus
+from zloss.lab.display import training_bar
+from zloss.lab.experiments import parse_settings
+from zloss.lab.paper.evidence import bench_command
+from zloss.lab.paper.records import LOSSES, MODELS
+from zloss.lab.paper.scores import SCORES
+from zloss.lab.paper.timings import PARTS, Device
+from zloss.lab.reproduction.collecting import Collector
+from zloss.lab.reproduction.large_texts import LargeText, Rates
+from zloss.lab.reproduction.losses import collect_losses
+from zloss.lab.reproduction.models import DEFAULT_MODELS, Budget
+from zloss.lab.reproduction.parameters import OTHER_B, collect_curves, collect_sweep, geometric
+from zloss.lab.reproduction.stacks import fitting
+from zloss.lab.reproduction.studies import SCORE, Searched, search_plan, study_name
+from zloss.lab.runs import RunError
+from zloss.lab.terminal import console, errors
+from zloss.lab.training import device_of
+from zloss.lab.tuning.display import summary, watching
+from zloss.lab.tuning.evaluators import Together
+from zloss.lab.tuning.plan import Plan
+from zloss.lab.tuning.study import TuningStudy
+
+ALL_LOSSES = tuple(dict.fromkeys(loss for losses in LOSSES.values() for loss in losses))
+_LEAST_ROUNDS = 8  # of a search, which learns from one round for the next
+_TRIED_SHARE = 0.1  # of the budget, for each learning rate
+
+paper = typer.Typer(
+    help="Run the experiments of the paper and keep their records, for `zloss report`. What is there is not run again.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+Studies = Annotated[Path, typer.Option(help="folder with a study for each loss, as `zloss paper search` makes them")]
+OtherCorpus = Annotated[
+    Path | None, typer.Option("--corpus", help="folder of a prepared corpus", show_default="that of the studies")
+]
+Records = Annotated[Path, typer.Option(help="folder for the records")]
+Seeds = Annotated[int, typer.Option(min=1, help="trainings of every choice, from seed 0 on")]
+Epochs = Annotated[int | None, typer.Option(min=1, help="of a training", show_default="those of the studies")]
+DeviceName = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda", show_default="auto")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="over all else; as often as you like. docs/lab.md has all keys"),
+]
+AtOnce = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="networks side by side", show_default="as many as there is memory for"),
+]
+Losses = Annotated[str | None, typer.Option(help="separated by commas", show_default="all")]
+Scores = Annotated[str | None, typer.Option(help=f"of {', '.join(SCORES)}; separated by commas", show_default="all")]
+
+STUDIES, RECORDS = Path("studies/ptb"), Path("benchmarks/paper")
+
+
+# ---- the search ------------------------------------------------------------------------------------------------------
+
+
+@paper.command()
+def search(
+    corpus: Annotated[Path, typer.Option(help="folder of Penn Treebank, prepared")],
+    studies: Studies = STUDIES,
+    losses: Losses = None,
+    scores: Annotated[
+        str, typer.Option(help="a study for each; every one keeps all scores, so that one will do")
+    ] = SCORE,
+    trials: Annotated[int, typer.Option(min=1, help="of every study")] = 100,
+    at_once: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="trials side by side", show_default="what there is memory for, in 8 rounds or more"
+        ),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="of a trial", show_default="20")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="of the search")] = 0,
+    no_prune: Annotated[bool, typer.Option("--no-prune", help="let trials that lie behind go on")] = False,
+    device: DeviceName = None,
+    settings: Settings = None,
+) -> None:
+    """Search for the settings of every loss, on the validation split. Ctrl-C keeps all trials but those that run.
+
+    \b
+    zloss paper search --corpus data/ptb --studies studies/ptb --trials 128 --set network.precision=tf32
+    zloss paper search --corpus data/ptb --studies studies/ptb --trials 256 --set network.precision=tf32   # go on
+    """
+    fixed = [*(settings or []), *(f"{key}={value}" for key, value in _changes(None, epochs, device).items())]
+    chosen = [(loss, score) for loss in _names(losses, ALL_LOSSES, "loss") for score in _names(scores, SCORES, "score")]
+    with _going_on():
+        for loss, score in chosen:
+            plan = search_plan(
+                loss, corpus=corpus, score=score, trials=trials, settings=fixed, seed=seed, prunes=not no_prune
+            )
+            _search(studies / study_name(loss, score), plan, at_once)
+
+
+def _search(folder: Path, plan: Plan, at_once: int | None) -> None:
+    study = TuningStudy.begin(folder, plan)
+    most = at_once or min(_fitting(plan), max(1, plan.trials // _LEAST_ROUNDS))
+    console.print(f"{plan.name}: {study.missing()} of {plan.trials} trials to go, {most} at once", highlight=False)
+    with watching(study, console) as watch:
+        study.run(Together(), at_once=most, watch=watch)
+    console.print(f"{plan.name}: {summary(study.trials(), plan.trials)}", highlight=False)
+
+
+def _fitting(plan: Plan) -> int:
+    return min(fitting(plan.trial(settings)) for settings in plan.searched.examples())
+
+
+# ---- figures ---------------------------------------------------------------------------------------------------------
+
+
+@paper.command()
+def figure2(
+    studies: Studies = STUDIES,
+    corpus: OtherCorpus = None,
+    losses: Losses = None,
+    scores: Scores = None,
+    seeds: Seeds = 3,
+    epochs: Epochs = None,
+    at_once: AtOnce = None,
+    device: DeviceName = None,
+    settings: Settings = None,
+    records: Records = RECORDS,
+) -> None:
+    """Every loss with the settings that its search has found best for each score, tested for that score.
+
+    \b
+    zloss paper figure2 --studies studies/ptb --seeds 5
+    zloss paper figure2 --studies studies/ptb --seeds 5 --losses z_loss,softmax
+    """
+    _compare(2, studies, corpus, losses, scores, _changes(settings, epochs, device), _maker(records, seeds, at_once))
+
+
+@paper.command()
+def figure5(
+    studies: Studies = STUDIES,
+    corpus: OtherCorpus = None,
+    losses: Losses = None,
+    scores: Scores = None,
+    seeds: Seeds = 3,
+    epochs: Epochs = None,
+    at_once: AtOnce = None,
+    device: DeviceName = None,
+    settings: Settings = None,
+    records: Records = RECORDS,
+) -> None:
+    """The same as figure 2 for losses with and without Z-normalisation. What figure 2 has of them is taken over."""
+    _compare(5, studies, corpus, losses, scores, _changes(settings, epochs, device), _maker(records, seeds, at_once))
+
+
+def _compare(
+    figure: int,
+    studies: Path,
+    corpus: Path | None,
+    losses: str | None,
+    scores: str | None,
+    changes: Mapping[str, Any],
+    make: "Maker",
+) -> None:
+    searched = [
+        Searched.read(studies, loss, corpus=corpus, changes=changes)
+        for loss in _names(losses, LOSSES[figure], f"loss of figure {figure}")
+    ]
+    make(lambda collector: collect_losses(figure, searched, _names(scores, SCORES, "score"), collector))
+
+
+@paper.command()
+def figure3(
+    studies: Studies = STUDIES,
+    corpus: OtherCorpus = None,
+    a: Annotated[
+        str | None, typer.Option("--a", help="values, separated by commas", show_default="12 from 0.02 to 2")
+    ] = None,
+    b: Annotated[str, typer.Option("--b", help="values beside 28, at the a that validates best")] = ",".join(
+        f"{b:g}" for b in OTHER_B
+    ),
+    seeds: Seeds = 3,
+    epochs: Epochs = None,
+    at_once: AtOnce = None,
+    device: DeviceName = None,
+    settings: Settings = None,
+    records: Records = RECORDS,
+) -> None:
+    """The Z-loss with b = 28 and many values of a, all else as it is best for the top-10 error."""
+    values = geometric(0.02, 2.0, 12) if a is None else _numbers("a", a)
+    searched = Searched.read(studies, "z_loss", corpus=corpus, changes=_changes(settings, epochs, device))
+    make = _maker(records, seeds, at_once)
+    make(lambda collector: collect_sweep(searched, values, _numbers("b", b), collector))
+
+
+@paper.command()
+def figure4(
+    studies: Studies = STUDIES,
+    corpus: OtherCorpus = None,
+    seeds: Seeds = 3,
+    epochs: Epochs = None,
+    at_once: AtOnce = None,
+    device: DeviceName = None,
+    settings: Settings = None,
+    records: Records = RECORDS,
+) -> None:
+    """Validation errors by epoch of the Z-loss with the settings that are best for top-1, 5, 10 and 50."""
+    searched = Searched.read(studies, "z_loss", corpus=corpus, changes=_changes(settings, epochs, device))
+    make = _maker(records, seeds, at_once)
+    make(lambda collector: collect_curves(searched, collector))
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+@paper.command()
+def table1(
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    folder: Annotated[Path, typer.Option("--records", help="folder for the timings")] = Path("benchmarks/records"),
+) -> None:
+    """Say which commands time the steps that table 1 is made of. Leave the machine alone while they run."""
+    kind: Device = "cuda" if device_of(device).type == "cuda" else "cpu"
+    for part in PARTS:
+        print(f"{bench_command(part, kind)} --output {folder / part}.{kind}.jsonl")
+
+
+@paper.command()
+def table2(
+    corpus: Annotated[Path, typer.Option(help="folder of a prepared corpus with many words")],
+    budget: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=0, help="of training for each model, validation not counted")
+    ] = None,
+    converged: Annotated[
+        bool, typer.Option("--converged", help="train each until lower learning rates bring nothing")
+    ] = False,
+    models: Annotated[
+        str | None,
+        typer.Option(help=f"of {', '.join(MODELS)}; separated by commas", show_default="all but the full softmax"),
+    ] = None,
+    rates: Annotated[
+        str | None, typer.Option(help="learning rates to try, separated by commas; the best on validation is taken")
+    ] = None,
+    try_for: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="for each rate", show_default="a tenth of the budget")
+    ] = None,
+    seeds: Seeds = 3,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="so many test examples at most",
+            show_default="all on a GPU, on a CPU what takes about half a minute",
+        ),
+    ] = None,
+    runs: Annotated[Path, typer.Option(help="folder for the runs while they are needed")] = Path("runs/table2"),
+    keep_runs: Annotated[bool, typer.Option("--keep-runs", help="keep them")] = False,
+    device: DeviceName = None,
+    settings: Settings = None,
+    records: Records = RECORDS,
+) -> None:
+    """Models with many classes on a large text: what they come to in a fixed time, or when they have converged.
+
+    \b
+    zloss paper table2 --corpus data/fil8 --budget 120 --rates 0.3,1,3
+    zloss paper table2 --corpus data/fil8 --converged --seeds 1 --models "Z-loss net1,H-softmax net1"
+    """
+    if (budget is None) == (not converged):
+        raise RunError("say for how long to train: either --budget SECONDS or --converged")
+
+    def collect(collector: Collector) -> list[str]:
+        text = LargeText(
+            corpus=Corpus.open(corpus),
+            budget=Budget(budget),
+            collector=collector,
+            runs=runs,
+            keeps_runs=keep_runs,
+            rates=_rates(rates, try_for, budget),
+            changes=_changes(settings, None, device),
+            limit=limit,
+        )
+        return text.collect(DEFAULT_MODELS if models is None else _names(models, MODELS, "model"))
+
+    _maker(records, seeds, None)(collect)
+
+
+def _rates(text: str | None, try_for: float | None, budget: float | None) -> Rates | None:
+    if text is None:
+        return None
+    if try_for is None and budget is None:
+        raise RunError("--rates with --converged needs --try-for SECONDS, for each of them")
+    return Rates(_numbers("rates", text), try_for or _TRIED_SHARE * (budget or 0.0))
+
+
+# ---- what they share -------------------------------------------------------------------------------------------------
+
+Maker = Callable[[Callable[[Collector], list[str]]], None]
+
+
+def _maker(records: Path, seeds: int, at_once: int | None) -> Maker:
+    """What lets a collector work, and says at the end what could not be made: then with code 1."""
+
+    def make(collect: Callable[[Collector], list[str]]) -> None:
+        with _going_on(), training_bar(console) as watch:
+            collector = Collector(folder=records, seeds=seeds, at_once=at_once, watch=watch, tell=_tell)
+            faults = collect(collector)
+        for fault in faults:
+            errors.print(f"no record: {fault}", markup=False, highlight=False, soft_wrap=True)
+        if faults:
+            raise typer.Exit(1)
+        _tell(f"all records are in {records}; see them with: zloss report --records {records.parent}")
+
+    return make
+
+
+def _tell(text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _going_on() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        errors.print("\nstopped; the same command goes on with what is missing")
+        raise
+
+
+def _changes(settings: Sequence[str] | None, epochs: int | None, device: str | None) -> dict[str, Any]:
+    """What the user has set, by dotted keys."""
+    named = {"training.epochs": epochs, "device": device}
+    return {key: value for key, value in named.items() if value is not None} | parse_settings(settings or [])
+
+
+def _names(text: str | None, known: Sequence[str], what: str) -> list[str]:
+    names = list(known) if text is None else [name.strip() for name in text.split(",")]
+    for name in names:
+        check_name(what, name, known)
+    return list(dict.fromkeys(names))
+
+
+def _numbers(name: str, text: str) -> list[float]:
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) <= 0:
+        raise RunError(f"--{name} must be numbers above 0, separated by commas, got {text!r}")
+    return numbers

@@ -1,0 +1,184 @@
+"""Table 2: models with many classes on a large text, each for a fixed time or until it stops improving.
+
+They are trained one after the other, in runs that can be resumed. A model may be given several learning rates to try:
+each for a short while, and the one that validates best is taken.
+"""
+
+import gc
+import hashlib
+import json
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zloss.lab.configuration import to_table
+from zloss.lab.corpora import Corpus
+from zloss.lab.evaluation import constant_classifier
+from zloss.lab.models import TrainedModel
+from zloss.lab.paper.records import CONSTANT
+from zloss.lab.records import Record, provenance
+from zloss.lab.reproduction.chosen import Chosen
+from zloss.lab.reproduction.collecting import Collector, check_splits, scores_of
+from zloss.lab.reproduction.ledger import Ledger
+from zloss.lab.reproduction.models import RATES, Budget, chosen_model, preset_of, with_rate
+from zloss.lab.runs import Run
+from zloss.lab.training import DivergedError, Experiment, batches_of, device_of, fit
+from zloss.lab.tuning.trials import cost
+
+_RATE_SEED = 0
+_CONSTANT_LIKE = "Z-loss net1"  # whose examples the constant classifier is tested on
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Learning rates to try, and for how long each."""
+
+    values: Sequence[float]
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargeText:
+    """What is to be done with models on a text."""
+
+    corpus: Corpus
+    budget: Budget
+    collector: Collector
+    runs: Path  # a folder for runs while they are needed
+    keeps_runs: bool = False
+    rates: Rates | None = None
+    changes: Mapping[str, Any]  # of all models, by dotted keys
+    limit: int | None = None  # examples that models are tested on
+
+    def collect(self, models: Sequence[str]) -> list[str]:
+        """Make the records of these models that are missing; returns what could not be trained."""
+        check_splits([str(self.corpus.folder)])
+        for model in models:
+            self._chosen(model)  # before any of them is trained: a mistake shows here
+        return [fault for model in models for fault in self._collect_model(model)]
+
+    @property
+    def ledger(self) -> Ledger:
+        """The file of the table."""
+        return self.collector.ledger("table2")
+
+    def _chosen(self, model: str) -> Chosen:
+        return chosen_model(_CONSTANT_LIKE if model == CONSTANT else model, self.corpus, self.budget, self.changes)
+
+    def _collect_model(self, model: str) -> list[str]:
+        if model == CONSTANT:
+            self._collect_constant()
+            return []
+        try:
+            chosen, tried = self._rated(model)
+            for seed in range(self.collector.seeds):
+                if not self.ledger.find(self._choice(model), chosen.settings, seed):
+                    run = self._collect_seed(model, chosen, seed)
+                    self._forget([run, *tried])
+        except (DivergedError, torch.OutOfMemoryError) as error:
+            return [f"table2, {self.corpus.name}, {model}: {str(error).splitlines()[0]}"]
+        return []
+
+    def _choice(self, model: str) -> tuple[str, str, str]:
+        return self.corpus.name, model, self.budget.name
+
+    def _forget(self, runs: Sequence[Run]) -> None:
+        """What has its record, and the rates that were tried for it."""
+        if not self.keeps_runs:
+            for run in runs:
+                shutil.rmtree(run.folder, ignore_errors=True)
+
+    # ---- learning rates ----------------------------------------------------------------------------------------------
+
+    def _rated(self, model: str) -> tuple[Chosen, list[Run]]:
+        """The model with the learning rate that validates best, and the runs that say so.
+
+        Where its records have been begun, with the rate that was taken then.
+        """
+        chosen = self._chosen(model)
+        if self.rates is None:
+            return chosen, []
+        choices = [with_rate(chosen, rate) for rate in self.rates.values]
+        begun = [result.settings for result in self.ledger.results() if result.choice == self._choice(model)]
+        if taken := [one for one in choices if one.settings in begun]:
+            return taken[0], []
+        runs = [self._try(model, one, self.rates.seconds) for one in choices]
+        costs = [math.inf if run is None else _cost(run) for run in runs]
+        if not math.isfinite(min(costs)):
+            raise DivergedError("it diverges with all learning rates")
+        return choices[costs.index(min(costs))], [run for run in runs if run is not None]
+
+    def _try(self, model: str, chosen: Chosen, seconds: float) -> Run | None:
+        """A run whose whole schedule is as short as this; None where it diverges."""
+        short = chosen.changed(Budget(seconds).settings)
+        rates = ", ".join(f"{key.rpartition('.')[2]} {chosen.settings[key]:g}" for key in RATES)
+        self._tell(model, f"trying {rates} for {seconds:g} s")
+        try:
+            return self._run(model, short.seeded(_RATE_SEED))
+        except DivergedError:
+            return None
+
+    # ---- trainings ---------------------------------------------------------------------------------------------------
+
+    def _collect_seed(self, model: str, chosen: Chosen, seed: int) -> Run:
+        """Train, test and write down."""
+        spent = "until it converges" if self.budget.seconds is None else f"for {self.budget.seconds:g} s"
+        self._tell(model, f"seed {seed}, {spent}")
+        run = self._run(model, chosen.seeded(seed))
+        trained = TrainedModel.load(run.folder)
+        scores = {split: trained.evaluate(split, limit=self.limit)["this run"] for split in ("valid", "test")}
+        head = trained.experiment.network.head
+        told = {
+            "head": head.head,
+            "loss": head.loss,
+            "network": preset_of(model),
+            "budget": self.budget.name,
+            "budget_s": self.budget.seconds,
+            "train_s": run.load().state["seconds"],
+            "epochs": run.metrics()[-1]["epoch"],
+            "rates_tried": [] if self.rates is None else list(self.rates.values),
+            "seed": seed,
+            "settings": dict(chosen.settings),
+        }
+        told |= {split: scores_of(evaluation) for split, evaluation in scores.items()}
+        self.ledger.add([self._described(model) | told | provenance(trained.device)])
+        return run
+
+    def _collect_constant(self) -> None:
+        """Words by their frequency, tested on the examples of the others."""
+        experiment = self._chosen(CONSTANT).experiment
+        settings = {"network.context": experiment.network.context, "training.mode": experiment.training.mode}
+        if self.ledger.find((self.corpus.name, CONSTANT, None), settings, 0):
+            return
+        self._tell(CONSTANT, "words by their frequency")
+        device, scores = device_of(experiment.device), {}
+        for split in ("valid", "test"):
+            batches = batches_of(self.corpus, split, experiment, device, shuffle=False)
+            scores[split] = scores_of(constant_classifier(self.corpus.vocabulary.counts, batches, limit=self.limit))
+        self.ledger.add([self._described(CONSTANT) | {"seed": 0, "settings": settings} | scores | provenance(device)])
+
+    def _described(self, model: str) -> Record:
+        return {"table": 2, "corpus": self.corpus.name, "classes": len(self.corpus.vocabulary), "model": model}
+
+    def _run(self, model: str, experiment: Experiment) -> Run:
+        """A run of this very experiment, begun or continued."""
+        table = json.dumps(to_table(experiment), sort_keys=True)
+        digest = hashlib.sha256(table.encode()).hexdigest()[:12]
+        folder = self.runs / "-".join([self.corpus.name, *model.split(), self.budget.name, digest])
+        is_begun = (folder / "config.json").exists()
+        gc.collect()  # the one before, which may be large and refers to itself
+        return fit(experiment, folder, resume=is_begun, watch=self.collector.watch)
+
+    def _tell(self, model: str, what: str) -> None:
+        self.collector.tell(f"table2, {self.corpus.name}: {model}, {what}")
+
+
+def _cost(run: Run) -> float:
+    """Its best validation by the score that decides, as something to be made small."""
+    score = run.config["training"]["score"]
+    return min(cost(record, score) for record in run.metrics() if record["kind"] == "validation")

@@ -1,0 +1,66 @@
+"""The file of a figure or table as it grows: what is there is not made again, and what no longer holds gives way.
+
+Seeds of one choice have the same settings, or their mean would mean nothing. So where a choice comes with new settings,
+after a longer search for instance, its records with the old ones are dropped.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from zloss.lab.paper.records import PARSERS, Choice, Result, write_results
+from zloss.lab.records import Record, read_records
+
+
+class Ledger:
+    """The records of "figure2", "table2" and so on. Read anew at every call, so that others may write in between."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.name = folder, name
+
+    @property
+    def path(self) -> Path:
+        """The file, which may not be there yet."""
+        return self.folder / f"{self.name}.jsonl"
+
+    def entries(self) -> list[tuple[Record, Result]]:
+        """Every record, and what it says."""
+        if not self.path.exists():
+            return []
+        try:
+            return [(record, PARSERS[self.name](record)) for record in read_records(self.path)]
+        except ValueError as error:
+            raise ValueError(f"{self.path} is no file of records: {error}") from error
+
+    def results(self) -> list[Any]:
+        """What the records say."""
+        return [result for _, result in self.entries()]
+
+    def find(self, choice: Choice, settings: Mapping[str, Any], seed: int) -> Record | None:
+        """The record of a seed of a choice that was made with these settings."""
+        for record, result in self.entries():
+            if (result.choice, result.settings, result.seed) == (choice, settings, seed):
+                return record
+        return None
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Add records; those that they replace are dropped."""
+        entries = self.entries()
+        for record in records:
+            new = PARSERS[self.name](record)
+            entries = [(other, old) for other, old in entries if not _gives_way(old, new)] + [(record, new)]
+        self._write(entries)
+
+    def drop(self, is_stale: Callable[[Any], bool]) -> None:
+        """Drop records that no longer hold."""
+        entries = self.entries()
+        kept = [(record, result) for record, result in entries if not is_stale(result)]
+        if len(kept) < len(entries):
+            self._write(kept)
+
+    def _write(self, entries: Iterable[tuple[Record, Result]]) -> None:
+        write_results(self.folder, self.name, [record for record, _ in entries])
+
+
+def _gives_way(old: Result, new: Result) -> bool:
+    return old.choice == new.choice and (old.seed == new.seed or old.settings != new.settings)

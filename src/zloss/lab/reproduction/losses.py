@@ -1,0 +1,50 @@
+"""Figures 2 and 5: every loss with the settings that are best for each score, tested for that score.
+
+Both figures have the Z-loss, softmax and sigmoid: what one file has of them serves in the other too.
+"""
+
+from collections.abc import Sequence
+
+from zloss.lab.records import Record
+from zloss.lab.reproduction.chosen import Chosen
+from zloss.lab.reproduction.collecting import Collector, Wanted, scores_of
+from zloss.lab.reproduction.stacks import Trained
+from zloss.lab.reproduction.studies import Searched
+
+_OTHER = {2: 5, 5: 2}
+
+
+def collect_losses(figure: int, losses: Sequence[Searched], scores: Sequence[str], collector: Collector) -> list[str]:
+    """The records of figure 2 or 5 for some losses and scores; returns what diverged, and has none."""
+    wanted = [
+        _wanted(figure, loss, score, chosen, seed)
+        for loss in losses
+        for score in scores
+        for chosen in [loss.best(score)]
+        for seed in range(collector.seeds)
+    ]
+    _borrow(figure, wanted, collector)
+    return collector.collect(f"figure{figure}", wanted)
+
+
+def _wanted(figure: int, searched: Searched, score: str, chosen: Chosen, seed: int) -> Wanted:
+    def record(network: Trained) -> Record:
+        return {
+            "figure": figure,
+            "loss": searched.loss,
+            "tuned_for": score,
+            "epochs": network.curve[-1].epoch,
+            "trials": searched.trials,
+            "valid": scores_of(network.best[score].evaluation),
+            "test": scores_of(network.test[score]),
+        }
+
+    return Wanted(choice=(searched.loss, score), chosen=chosen, seed=seed, score=score, record=record)
+
+
+def _borrow(figure: int, wanted: Sequence[Wanted], collector: Collector) -> None:
+    """Take over from the other figure what it has of the same losses, settings and seeds."""
+    own, other = (collector.ledger(f"figure{number}") for number in (figure, _OTHER[figure]))
+    missing = [one for one in wanted if not one.found_in(own)]
+    if taken := [record | {"figure": figure} for one in missing if (record := one.found_in(other))]:
+        own.add(taken)

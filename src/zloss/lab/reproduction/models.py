@@ -1,0 +1,73 @@
+"""The models of table 2 as data, models.toml, and the experiments that a text and a budget make of them."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from zloss.heads.config import check_name
+from zloss.lab.configuration import from_table, overridden
+from zloss.lab.corpora import Corpus
+from zloss.lab.experiments import build_table
+from zloss.lab.paper.records import CONSTANT, MODELS
+from zloss.lab.reproduction.chosen import Chosen
+from zloss.lab.sidebyside.trials import dotted
+from zloss.lab.training import Experiment
+
+# All but the full softmax, which trains for days where the others take minutes.
+DEFAULT_MODELS = tuple(model for model in MODELS if model != "softmax net1")
+RATES = ("training.lr", "training.output_lr")
+_ENDLESS = 1_000_000  # epochs: something else ends a training
+
+
+@dataclass(frozen=True)
+class Budget:
+    """For how long a model is trained: so many seconds, the learning rates falling to zero over them, or, where there
+    are none, until lower learning rates bring no improvement.
+    """
+
+    seconds: float | None = None
+
+    @property
+    def name(self) -> str:
+        """As records have it."""
+        return "converged" if self.seconds is None else "fixed"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What it makes of a training."""
+        if self.seconds is None:
+            return {"training.schedule": "plateau"}
+        return {"training.schedule": "linear", "training.seconds": self.seconds}
+
+
+def preset_of(model: str) -> str:
+    """The network that it has, "net1" or "net2"."""
+    check_name("model", model, [name for name in MODELS if name != CONSTANT])
+    return str(_tables()[model]["preset"])
+
+
+def chosen_model(model: str, corpus: Corpus, budget: Budget, changes: Mapping[str, Any]) -> Chosen:
+    """A model for a text, with changes over what models.toml has, by dotted keys."""
+    preset, table = preset_of(model), {key: value for key, value in _tables()[model].items() if key != "preset"}
+    has_sentences = corpus.boundary is not None and corpus.padding is not None
+    settings = {"training.mode": "sentence" if has_sentences else "running", **budget.settings, **changes}
+    built = build_table(preset, [_tables()["every"], table], {"training.epochs": _ENDLESS} | settings)
+    experiment = from_table(Experiment, {**built, "corpus": str(corpus.folder.resolve())})
+    told = (_tables()["every"], table, overridden({}, settings))
+    return Chosen.of(experiment, [key for part in told for key, _ in dotted(part)])
+
+
+def with_rate(chosen: Chosen, rate: float) -> Chosen:
+    """The same with another learning rate; that of the output keeps its ratio to it."""
+    training = chosen.experiment.training
+    output_rate = float(f"{rate * training.output_lr / training.lr:.6g}")  # no digits that nobody chose
+    return chosen.changed(dict(zip(RATES, (rate, output_rate), strict=True)))
+
+
+@cache
+def _tables() -> dict[str, dict[str, Any]]:
+    file = resources.files("zloss.lab.reproduction").joinpath("models.toml")
+    return tomllib.loads(file.read_text(encoding="utf-8"))

@@ -1,0 +1,99 @@
+"""Figures 3 and 4: what the parameters a and b of the Z-loss do."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from zloss.lab.paper.records import CURVES, FIGURE_B, SweepPoint
+from zloss.lab.records import Record
+from zloss.lab.reproduction.chosen import Chosen
+from zloss.lab.reproduction.collecting import Collector, Wanted, scores_of
+from zloss.lab.reproduction.stacks import Trained
+from zloss.lab.reproduction.studies import SCORE, Searched
+
+A, B = "network.head.a", "network.head.b"
+OTHER_B = (14.0, 56.0)  # half and double that of the figure
+
+
+def geometric(low: float, high: float, count: int) -> list[float]:
+    """Values from low to high at equal ratios, rounded to what is worth reading.
+
+    >>> geometric(0.02, 2.0, 5)
+    [0.02, 0.0632, 0.2, 0.632, 2.0]
+    """
+    steps = max(count - 1, 1)
+    return [float(f"{low * (high / low) ** (step / steps):.3g}") for step in range(count)]
+
+
+# ---- figure 3 --------------------------------------------------------------------------------------------------------
+
+
+def collect_sweep(
+    searched: Searched, values: Sequence[float], other_b: Sequence[float], collector: Collector
+) -> list[str]:
+    """Many a with the b of the figure, then other b at the a that validates best; returns what diverged.
+
+    All else is as it is best for the top-10 error.
+    """
+    base, ledger = searched.best(SCORE), collector.ledger("figure3")
+    ledger.drop(lambda point: _rest(point.settings) != _rest(base.settings))
+    faults = collector.collect("figure3", _points(base, [(a, FIGURE_B) for a in values], collector))
+    best = _best_a(ledger.results())
+    if best is None:
+        return faults
+    ledger.drop(lambda point: point.b != FIGURE_B and point.a != best)
+    return faults + collector.collect("figure3", _points(base, [(best, b) for b in other_b], collector))
+
+
+def _points(base: Chosen, places: Sequence[tuple[float, float]], collector: Collector) -> list[Wanted]:
+    return [
+        _point(a, b, chosen, seed)
+        for a, b in places
+        for chosen in [base.changed({A: a, B: b})]
+        for seed in range(collector.seeds)
+    ]
+
+
+def _point(a: float, b: float, chosen: Chosen, seed: int) -> Wanted:
+    def record(network: Trained) -> Record:
+        valid, test = scores_of(network.best[SCORE].evaluation), scores_of(network.test[SCORE])
+        return {"figure": 3, "a": a, "b": b, "valid": valid, "test": test}
+
+    return Wanted(choice=(a, b), chosen=chosen, seed=seed, score=SCORE, record=record)
+
+
+def _best_a(points: Sequence[SweepPoint]) -> float | None:
+    """By the validation, with the b of the figure."""
+    errors: dict[float, list[float]] = {}
+    for point in points:
+        if point.b == FIGURE_B:
+            errors.setdefault(point.a, []).append(point.valid[SCORE])
+    return min(errors, key=lambda a: fmean(errors[a]), default=None)
+
+
+def _rest(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """All but what the sweep is about."""
+    return {key: value for key, value in settings.items() if key not in (A, B)}
+
+
+# ---- figure 4 --------------------------------------------------------------------------------------------------------
+
+
+def collect_curves(searched: Searched, collector: Collector) -> list[str]:
+    """Validation errors by epoch of the settings that are best for each of four errors; returns what diverged."""
+    wanted = [
+        _curve(score, chosen, seed)
+        for score in CURVES
+        for chosen in [searched.best(score)]
+        for seed in range(collector.seeds)
+    ]
+    return collector.collect("figure4", wanted)
+
+
+def _curve(score: str, chosen: Chosen, seed: int) -> Wanted:
+    def record(network: Trained) -> Record:
+        loss = network.experiment.network.head.build_loss()
+        curve = [{"epoch": point.epoch} | scores_of(point.evaluation) for point in network.curve]
+        return {"figure": 4, "tuned_for": score, "a": loss.a, "b": loss.b, "curve": curve}
+
+    return Wanted(choice=(score,), chosen=chosen, seed=seed, score=None, record=record)

@@ -1,0 +1,62 @@
+"""Files of records: what stays, and what gives way."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.paper import made_up
+from zloss.lab.records import Record
+from zloss.lab.reproduction.ledger import Ledger
+
+CHOICE = ("z_loss", "mrr")
+
+
+def record(seed: int, **changes: Any) -> Record:
+    first = next(line for line in made_up.tuned(2) if (line["loss"], line["tuned_for"]) == CHOICE)
+    return first | {"seed": seed, "settings": {"training.lr": 0.1}} | changes
+
+
+def test_records_are_found_by_choice_settings_and_seed(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "paper", "figure2")
+    assert ledger.find(CHOICE, {"training.lr": 0.1}, 0) is None
+    ledger.add([record(0), record(1)])
+    assert ledger.find(CHOICE, {"training.lr": 0.1}, 1) == record(1)
+    assert ledger.find(CHOICE, {"training.lr": 0.1}, 2) is None
+    assert ledger.find(CHOICE, {"training.lr": 0.2}, 1) is None
+    assert ledger.find(("z_loss", "top_1_error"), {"training.lr": 0.1}, 1) is None
+
+
+def test_what_is_made_again_gives_way(tmp_path: Path) -> None:
+    """The same seed, or the same choice with other settings; nothing else."""
+    ledger = Ledger(tmp_path, "figure2")
+    ledger.add([record(0), record(1), record(0, tuned_for="top_1_error")])
+    ledger.add([record(1, trials=77)])
+    assert [(line.seed, line.trials) for line in ledger.results()] == [(0, 60), (0, 60), (1, 77)]
+    ledger.add([record(0, settings={"training.lr": 0.2})])
+    assert [(line.tuned_for, line.seed, line.settings["training.lr"]) for line in ledger.results()] == [
+        ("top_1_error", 0, 0.1),
+        ("mrr", 0, 0.2),
+    ]
+
+
+def test_stale_records_are_dropped(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, "figure2")
+    ledger.add([record(0), record(1)])
+    before = ledger.path.stat().st_mtime_ns
+    ledger.drop(lambda result: False)
+    assert ledger.path.stat().st_mtime_ns == before
+    ledger.drop(lambda result: result.seed == 0)
+    assert [line.seed for line in ledger.results()] == [1]
+
+
+def test_what_is_no_record_is_never_written(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, "figure2")
+    ledger.add([record(0)])
+    with pytest.raises(ValueError, match=r'"trials" must be a finite number'):
+        ledger.add([record(1, trials=None)])
+    assert [line.seed for line in ledger.results()] == [0]
+    ledger.path.write_text("no JSON\n")
+    with pytest.raises(ValueError, match=r"figure2.jsonl is no file of records"):
+        ledger.add([record(1)])
+    assert ledger.path.read_text() == "no JSON\n"

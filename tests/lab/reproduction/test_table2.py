@@ -1,0 +1,269 @@
+"""Table 2 by the command line: models on a large text, for a fixed time or until they converge."""
+
+import dataclasses
+import json
+import math
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.command_line import zloss
+from tests.lab.corpora.definition import write
+from tests.lab.corpora.test_catalogue import HELD_OUT_SHARD, LM1B, TRAINING_SHARD, enter, offered
+from tests.lab.reproduction.small import MODEL, flags, small_text
+from zloss.lab.corpora import CATALOGUE, Corpus, prepare
+from zloss.lab.models import TrainedModel
+from zloss.lab.paper.records import CONSTANT, MODELS, PaperRecords, ScoredModel
+from zloss.lab.records import read_records
+from zloss.lab.reproduction import large_texts
+from zloss.lab.reproduction.models import DEFAULT_MODELS, Budget, chosen_model, preset_of, with_rate
+from zloss.lab.runs import Run
+from zloss.lab.training import Experiment, fit
+
+NETWORKS = [model for model in MODELS if model != CONSTANT]
+
+
+@pytest.fixture
+def table2(corpus: Path, tmp_path: Path) -> list[object]:
+    """A command for which a fifth of a second of training is enough."""
+    folders = ("--records", tmp_path / "paper", "--runs", tmp_path / "runs")
+    return ["paper", "table2", "--corpus", corpus, *folders, *MODEL]
+
+
+@pytest.fixture
+def fitted(monkeypatch: pytest.MonkeyPatch) -> list[Experiment]:
+    """What is trained, in order."""
+    experiments: list[Experiment] = []
+
+    def noted(experiment: Experiment, *more: Any, **options: Any) -> Run:
+        experiments.append(experiment)
+        return fit(experiment, *more, **options)
+
+    monkeypatch.setattr(large_texts, "fit", noted)
+    return experiments
+
+
+def results(folder: Path) -> dict[str, list[ScoredModel]]:
+    found: dict[str, list[ScoredModel]] = {}
+    for result in PaperRecords.read(folder / "paper").table2:
+        found.setdefault(result.model, []).append(result)
+    return found
+
+
+# ---- models as data --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", NETWORKS)
+def test_models_are_those_of_their_names(model: str, corpus: Path) -> None:
+    chosen = chosen_model(model, Corpus.open(corpus), Budget(60.0), {"training.seed": 3})
+    heads = {"softmax": "dense", "H-softmax": "hierarchical", "Z-loss": "factored"}
+    name, network = model.rsplit(" ", 1)
+    head = chosen.experiment.network.head
+    assert head.head == heads.get(name, name.partition(" ")[0])
+    assert head.loss == ("z_loss" if name == "Z-loss" else "softmax")
+    assert preset_of(model) == network
+    assert chosen.experiment.network.hidden[-1] == {"net1": 512, "net2": 1024}[network]
+    training = chosen.experiment.training
+    assert (training.schedule, training.seconds, training.mode) == ("linear", 60.0, "sentence")
+    assert chosen.settings["training.seconds"] == 60.0
+    assert "training.seed" not in chosen.settings
+
+
+def test_a_text_without_sentences_runs(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(small_text())
+    corpus = prepare(tmp_path / "text.txt", tmp_path / "it", lines=False)
+    assert chosen_model("Z-loss net1", corpus, Budget(None), {}).experiment.training.mode == "running"
+
+
+def test_rates_keep_their_ratio(corpus: Path) -> None:
+    chosen = chosen_model("Z-loss net1", Corpus.open(corpus), Budget(None), {"training.lr": 0.2})
+    other = with_rate(chosen, 0.1)
+    assert other.experiment.training.lr == other.settings["training.lr"] == 0.1
+    assert other.settings["training.output_lr"] == chosen.settings["training.output_lr"] / 2
+    assert chosen.experiment.training.schedule == "plateau"
+
+
+# ---- from a text to records ------------------------------------------------------------------------------------------
+
+
+def test_one_billion_word_in_miniature(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From its archive to the report: all models, in the layout and with the words of its own."""
+    files = {TRAINING_SHARD.format(shard): small_text(6, seed=shard) for shard in range(1, 100)}
+    files |= {HELD_OUT_SHARD.format(shard): small_text(20, seed=1000 + shard) for shard in range(50)}
+    archive = tmp_path / "own" / f"{LM1B}.tar.gz"
+    archive.parent.mkdir()
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(write(tmp_path / "in", files) / LM1B, LM1B)
+    enter(monkeypatch, dataclasses.replace(CATALOGUE["lm1b"], downloads=(offered(archive),)), "lm1b")
+    monkeypatch.chdir(tmp_path)
+    assert zloss("data", "prepare", "lm1b", "--to", "lm1b", "--from", "own", "--no-check-counts") == 0
+    asked = ("paper", "table2", "--corpus", "lm1b", "--budget", 0.2, "--seeds", 2, "--records", "benchmarks/paper")
+    assert zloss(*asked, *MODEL) == 0
+    found = results(tmp_path / "benchmarks")
+    assert sorted(found) == sorted(DEFAULT_MODELS)
+    corpus = Corpus.open("lm1b")
+    assert {"<S>", "</S>", "<UNK>"} <= set(corpus.vocabulary.words)
+    for model, seeds in found.items():
+        assert {(one.corpus, one.classes) for one in seeds} == {("lm1b", len(corpus.vocabulary))}
+        if model != CONSTANT:
+            assert [one.seed for one in seeds] == [0, 1]
+            assert all(0.2 <= (one.train_s or 0) < 2 and (one.epochs or 0) > 0 for one in seeds)
+            assert {(one.network, one.budget, one.budget_s) for one in seeds} == {(model[-4:], "fixed", 0.2)}
+    capsys.readouterr()
+    assert zloss("report", "--records", "benchmarks", "--to", "report.html") == 0
+    page = (tmp_path / "report.html").read_text()
+    assert f"lm1b, {len(corpus.vocabulary):,} classes, 0.2 s of training each" in page
+    assert list((tmp_path / "runs" / "table2").iterdir()) == [], "runs are needed no longer"
+
+
+def test_what_is_there_is_not_trained_again(table2: list[object], tmp_path: Path, fitted: list[Experiment]) -> None:
+    asked = [*table2, "--budget", 0.1, "--models", "constant,Z-loss net1"]
+    assert zloss(*asked, "--seeds", 1) == 0
+    assert [experiment.training.seed for experiment in fitted] == [0]
+    before = read_records(tmp_path / "paper" / "table2.jsonl")
+    assert [line["model"] for line in before] == ["constant", "Z-loss net1"]
+    fitted.clear()
+    assert zloss(*asked, "--seeds", 1) == 0
+    assert (fitted, read_records(tmp_path / "paper" / "table2.jsonl")) == ([], before)
+    assert zloss(*asked, "--seeds", 2) == 0
+    assert [experiment.training.seed for experiment in fitted] == [1]
+    assert zloss(*asked[:-1], "H-softmax net1", "--seeds", 1) == 0
+    assert {model: len(seeds) for model, seeds in results(tmp_path).items()} == {
+        "constant": 1, "Z-loss net1": 2, "H-softmax net1": 1,
+    }  # fmt: skip
+
+
+def test_until_it_converges(table2: list[object], tmp_path: Path) -> None:
+    settings = flags("training.validate_every=20", "training.stop_after=2", "training.lr_factor=0.1")
+    asked = [*table2, "--seeds", 1, "--models", "Z-loss net1", "--keep-runs", *settings]
+    assert zloss(*asked, "--converged") == 0
+    assert zloss(*asked, "--budget", 0.1) == 0
+    one, other = results(tmp_path)["Z-loss net1"]
+    assert (one.budget, one.budget_s, other.budget, other.budget_s) == ("converged", None, "fixed", 0.1)
+    runs = [Run.open(path.parent) for path in (tmp_path / "runs").rglob("config.json")]
+    run = next(run for run in runs if run.config["training"]["schedule"] == "plateau")
+    assert run.load().state["schedule"]["lowered"] == 2
+    assert run.metrics()[-1]["epoch"] == one.epochs
+    assert run.load().state["seconds"] == one.train_s
+    scores = TrainedModel.load(run.folder).evaluate("test")["this run"]
+    assert one.test == pytest.approx({name: scores.score(name) for name in one.test})
+
+
+def test_an_interrupted_training_goes_on(
+    table2: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [*table2, "--budget", 0.3, "--seeds", 1, "--models", "Z-loss net1", "--keep-runs"]
+    asked += flags("training.checkpoint_every=5")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainedModel, "load", killed)  # when it has been trained
+        assert zloss(*asked) == 130
+    assert "the same command goes on with what is missing" in capsys.readouterr().err
+    (config,) = (tmp_path / "runs").rglob("config.json")
+    step = Run.open(config.parent).load().step
+    assert zloss(*asked) == 0
+    assert Run.open(config.parent).load().step == step
+    assert len(results(tmp_path)["Z-loss net1"]) == 1
+
+
+# ---- learning rates --------------------------------------------------------------------------------------------------
+
+
+def test_the_rate_that_validates_best_is_taken(
+    table2: list[object], tmp_path: Path, fitted: list[Experiment], opened: list[str]
+) -> None:
+    """Before the test split is opened; and what was taken stays."""
+    asked = [*table2, "--budget", 0.5, "--rates", "1e-9,0.3,1e30", "--try-for", 0.2, "--models", "Z-loss net1"]
+    asked += flags("training.score=mean_rank")  # in which some steps make a difference
+    assert zloss(*asked, "--seeds", 1) == 0
+    assert [experiment.training.lr for experiment in fitted] == [1e-9, 0.3, 1e30, 0.3]
+    assert [experiment.training.seconds for experiment in fitted] == [0.2, 0.2, 0.2, 0.5]
+    assert fitted[0].training.output_lr == pytest.approx(1e-9 * 20 / 0.3)
+    assert opened[-1] == "test"
+    assert "test" not in opened[: 2 * len(fitted)]
+    assert opened.count("test") == 1
+    assert results(tmp_path)["Z-loss net1"][0].settings["training.lr"] == 0.3
+    assert read_records(tmp_path / "paper" / "table2.jsonl")[0]["rates_tried"] == [1e-9, 0.3, 1e30]
+    assert len(list((tmp_path / "runs").iterdir())) == 1, "but for the one that diverged, none is needed any longer"
+    fitted.clear()
+    assert zloss(*asked, "--seeds", 2) == 0
+    assert [(experiment.training.lr, experiment.training.seed) for experiment in fitted] == [(0.3, 1)]
+
+
+def test_a_model_that_diverges_leaves_the_others_alone(
+    table2: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [*table2, "--budget", 0.2, "--seeds", 1, "--models", "H-softmax net1,Z-loss net1"]
+    assert zloss(*asked, *flags("training.lr=1e30")) == 1
+    error = capsys.readouterr().err
+    assert "no record: table2, text, H-softmax net1: step" in error
+    assert "no record: table2, text, Z-loss net1: step" in error
+    assert zloss(*asked, "--rates", "1e30,1e35") == 1
+    assert "Z-loss net1: it diverges with all learning rates" in capsys.readouterr().err
+    assert not (tmp_path / "paper" / "table2.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "say for how long to train: either --budget SECONDS or --converged"),
+        (("--budget", "1", "--converged"), "say for how long to train: either --budget SECONDS or --converged"),
+        (("--budget", "0"), "seconds must be a finite number > 0, got 0.0"),
+        (("--budget", "1", "--models", "Z-loss net3"), "unknown model: 'Z-loss net3'; did you mean 'Z-loss net"),
+        (("--converged", "--rates", "0.1,1"), "--rates with --converged needs --try-for SECONDS"),
+        (("--budget", "1", "--rates", "0.1,high"), "--rates must be numbers above 0, separated by commas"),
+        (("--budget", "1", "--set", "training.lrr=1"), "did you mean 'lr'"),
+        (("--budget", "1", "--corpus", "NOWHERE"), "NOWHERE is no prepared corpus"),
+    ],
+)
+def test_mistakes_end_with_a_line(
+    arguments: tuple[str, ...],
+    message: str,
+    table2: list[object],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert zloss(*table2, *arguments) == 1
+    error = capsys.readouterr().err
+    assert message in error.replace("\n", " ")
+    assert "Traceback" not in error
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- all of it -------------------------------------------------------------------------------------------------------
+
+
+def test_all_records_make_a_report(
+    studies: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("figure2", "figure5", "figure4"):
+        assert zloss("paper", name, "--studies", studies, "--seeds", 2) == 0
+    assert zloss("paper", "figure3", "--studies", studies, "--seeds", 2, "--a", "0.1,1") == 0
+    assert zloss("paper", "table2", "--corpus", corpus, "--budget", 0.1, "--seeds", 2, *MODEL) == 0
+    settings = [*MODEL, *flags("training.validate_every=10", "training.stop_after=1")]
+    assert zloss("paper", "table2", "--corpus", corpus, "--converged", "--seeds", 2, *settings) == 0
+    capsys.readouterr()
+    assert zloss("report", "--to", "report.html", "--figures", "figures") == 0
+    assert len(list((tmp_path / "figures").iterdir())) == 5
+    page = (tmp_path / "report.html").read_text()
+    for name in ("figure2", "figure3", "figure4", "figure5", "table2"):
+        assert f"zloss paper {name}" not in page, "it is run"
+    assert "3 trials" in page
+    for line in (tmp_path / "benchmarks" / "paper" / "figure2.jsonl").read_text().splitlines():
+        assert math.isfinite(json.loads(line)["test"]["mean_rank"])
+
+
+def test_table_1_is_timed_by_other_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert zloss("paper", "table1", "--device", "cpu") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "zloss bench model --networks net1 --device cpu --output benchmarks/records/model.cpu.jsonl",
+        "zloss bench output --device cpu --output benchmarks/records/output.cpu.jsonl",
+    ]
