@@ -44,7 +44,7 @@ def _commit() -> str:
     if named := os.environ.get("ZLOSS_COMMIT"):
         return named
     try:
-        but_records = (":(top)", ":(top,exclude)benchmarks/records")
+        but_records = (":(top)", ":(top,exclude)benchmarks/records", ":(top,exclude)benchmarks/paper")
         changed = _git("status", "--porcelain", "--untracked-files=no", "--", *but_records)
         return _git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):
