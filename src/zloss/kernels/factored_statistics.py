@@ -149,7 +149,7 @@ def gradient(
         curvature=torch.empty_like(passed.exact_mean),
         mean=torch.empty_like(passed.exact_mean),
         target=passed.exact_mean.new_empty(rows, num_targets),
-        target_rows=passed.h.new_empty(passed.h.shape),
+        target_rows=torch.empty_like(passed.hg),
     )
     if rows:
         score_grad, is_few = score_grad.contiguous(), num_targets <= _FEW_TARGETS
@@ -167,7 +167,7 @@ def gradient(
 
 def _weighted_rows(score_grad: Tensor, passed: Statistics, V: Tensor, sizes: dict[str, int]) -> Tensor:  # (B, H)
     """The sum over the targets of dL/do_t V_t."""
-    weighted = passed.h.new_empty(passed.h.shape)
+    weighted = torch.empty_like(passed.h)
     _weigh[(len(weighted),)](score_grad, passed.valid, passed.classes, V, weighted, **sizes)
     return weighted
 

@@ -1,13 +1,33 @@
-"""What the command lines share: two consoles, and how they end on a user's mistake or Ctrl-C."""
+"""What the command lines share: two consoles, lists of numbers, and how they end on a user's mistake or Ctrl-C."""
 
 import sys
 from collections.abc import Callable
+from typing import TypeVar
 
 from rich.console import Console
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 console, errors = Console(), Console(stderr=True)
+
+
+Number = TypeVar("Number", int, float)
+
+
+def positive_numbers(option: str, text: str, kind: type[Number]) -> list[Number]:
+    """What an option says that takes numbers separated by commas.
+
+    >>> positive_numbers("batch", "200,1_000", int)
+    [200, 1000]
+    """
+    try:
+        numbers = [kind(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) <= 0:
+        wanted = "whole numbers from 1 on" if kind is int else "numbers above 0"
+        raise ValueError(f"--{option} must be {wanted}, separated by commas, got {text!r}")
+    return numbers
 
 
 def run_commands(app: Callable[[], object]) -> None:

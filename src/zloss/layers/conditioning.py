@@ -93,6 +93,7 @@ class Health(NamedTuple):
     @classmethod
     def read(cls, report: Tensor, width: int) -> "Health":
         """From a report: fault, safe lr, then the squared norm of U in parts, then that of U^-1 in as many."""
+        report = report.cpu()  # at once: to read it piece by piece would mean to wait for a device twice
         fault, safe_lr = report[:2].tolist()
         U_squares, inverse_squares = report[2:].reshape(2, -1).sum(1).tolist()
         return cls(

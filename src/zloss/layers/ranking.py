@@ -126,18 +126,8 @@ class Scores(ABC):
     def _rank_of_rows(self, index: Tensor, width: int) -> Tensor:
         own = self._own_of_rows(index)
         higher = torch.zeros_like(index)
-        counts_at_once = own.is_cuda and own.dtype == torch.float32 and kernels.available()
         for start, scores in self._blocks(width):
-            if counts_at_once:
-                kernels.load("rank_count").count_higher_(higher, scores, own, index, start)
-                continue
-            local = index - start
-            inside = (local >= 0) & (local < scores.shape[1])
-            # Its score may differ in the last bit between two products: a target must not outrank itself.
-            itself = inside & (scores.gather(1, local.clamp(0, scores.shape[1] - 1)) > own)
-            for k in range(index.shape[1]):
-                higher[:, k] += (scores > own[:, k, None]).sum(1)
-            higher -= itself.long()
+            _count_higher_(higher, scores, own, index, start)
         return higher + 1
 
     def _logsumexp_of_rows(self, width: int) -> Tensor:
@@ -220,6 +210,26 @@ class LinearScores(Scores):
     def transformed(self, transform: Callable[[Tensor], Tensor]) -> "LinearScores":
         """The same scores seen through an elementwise function."""
         return replace(self, transform=transform)
+
+
+def _count_higher_(
+    higher: Tensor,  # (B, K), added to
+    scores: Tensor,  # (B, N) of the classes from `start` on
+    own: Tensor,  # (B, K)
+    index: Tensor,  # (B, K) the targets
+    start: int,
+) -> None:
+    """Add up, for every target, how many classes of the block score higher."""
+    if own.is_cuda and own.dtype == torch.float32 and kernels.available():
+        kernels.load("rank_count").count_higher_(higher, scores, own, index, start)
+        return
+    local = index - start
+    inside = (local >= 0) & (local < scores.shape[1])
+    # Its score may differ in the last bit between two products: a target must not outrank itself.
+    itself = inside & (scores.gather(1, local.clamp(0, scores.shape[1] - 1)) > own)
+    for k in range(index.shape[1]):
+        higher[:, k] += (scores > own[:, k, None]).sum(1)
+    higher -= itself.long()
 
 
 def _repeated_high(queries: Tensor) -> Tensor:  # (B, H) -> (B, 3 H)

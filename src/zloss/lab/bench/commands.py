@@ -35,7 +35,7 @@ from zloss.lab.bench.steps import Launch
 from zloss.lab.networks import PRESETS
 from zloss.lab.networks import Precision as TrunkPrecision
 from zloss.lab.records import Record, write_records
-from zloss.lab.terminal import console, errors, run_commands
+from zloss.lab.terminal import console, errors, positive_numbers, run_commands
 from zloss.lab.training import device_of
 
 bench = typer.Typer(
@@ -70,9 +70,9 @@ def output(
     conditions = Conditions(device=_device(device), repeats=repeats, measures_memory=memory)
     cases = output_cases(
         chosen(_names(heads, tuple(ENTRIES))),
-        batches=_numbers("batch", batch),
+        batches=positive_numbers("batch", batch, int),
         hidden=hidden,
-        classes=_numbers("classes", classes),
+        classes=positive_numbers("classes", classes, int),
         law=_law(targets),
         launch=_launch(launch, conditions.device),
         device=conditions.device,
@@ -128,9 +128,9 @@ def scaling(
     conditions = Conditions(device=_device(device), repeats=repeats, measures_memory=memory)
     cases = scaling_cases(
         chosen(_names(heads, tuple(ENTRIES))),
-        batches=_numbers("batch", batch),
-        hidden=_numbers("hidden", hidden),
-        classes=_numbers("classes", classes),
+        batches=positive_numbers("batch", batch, int),
+        hidden=positive_numbers("hidden", hidden, int),
+        classes=positive_numbers("classes", classes, int),
         launch=_launch(launch, conditions.device),
         device=conditions.device,
     )
@@ -183,7 +183,7 @@ def launches(
     if place.type != "cuda":
         raise ValueError("a profile needs a GPU: on a CPU a step has no launches")
     where, records = provenance(place), []
-    for size in _numbers("batch", batch):
+    for size in positive_numbers("batch", batch, int):
         records.append(profiled_case(batch=size, hidden=hidden, classes=classes, device=place) | where)
         console.print(launches_table(records[-1]))
     file = output or Path("bench.profile.cuda.jsonl")
@@ -254,16 +254,6 @@ def _device(name: str) -> torch.device:
 
 def _names(text: str, everything: tuple[str, ...]) -> tuple[str, ...]:
     return everything if text == "all" else tuple(name.strip() for name in text.split(","))
-
-
-def _numbers(name: str, text: str) -> list[int]:
-    try:
-        numbers = [int(part.replace("_", "")) for part in text.split(",")]
-    except ValueError:
-        numbers = []
-    if not numbers or min(numbers) < 1:
-        raise ValueError(f"--{name} must be whole numbers from 1 on, separated by commas, got {text!r}")
-    return numbers
 
 
 def _law(text: str | None) -> Law | None:

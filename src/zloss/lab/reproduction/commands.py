@@ -26,7 +26,7 @@ from zloss.lab.reproduction.parameters import OTHER_B, collect_curves, collect_s
 from zloss.lab.reproduction.stacks import fitting
 from zloss.lab.reproduction.studies import SCORE, Searched, search_plan, study_name
 from zloss.lab.runs import RunError
-from zloss.lab.terminal import console, errors
+from zloss.lab.terminal import console, errors, positive_numbers
 from zloss.lab.training import device_of
 from zloss.lab.tuning.display import summary, watching
 from zloss.lab.tuning.evaluators import Together
@@ -194,10 +194,10 @@ def figure3(
     records: Records = RECORDS,
 ) -> None:
     """The Z-loss with b = 28 and many values of a, all else as it is best for the top-10 error."""
-    values = geometric(0.02, 2.0, 12) if a is None else _numbers("a", a)
+    values = geometric(0.02, 2.0, 12) if a is None else positive_numbers("a", a, float)
     searched = Searched.read(studies, "z_loss", corpus=corpus, changes=_changes(settings, epochs, device))
     make = _maker(records, seeds, at_once)
-    make(lambda collector: collect_sweep(searched, values, _numbers("b", b), collector))
+    make(lambda collector: collect_sweep(searched, values, positive_numbers("b", b, float), collector))
 
 
 @paper.command()
@@ -295,7 +295,7 @@ def _rates(text: str | None, try_for: float | None, budget: float | None) -> Rat
         return None
     if try_for is None and budget is None:
         raise RunError("--rates with --converged needs --try-for SECONDS, for each of them")
-    return Rates(_numbers("rates", text), try_for or _TRIED_SHARE * (budget or 0.0))
+    return Rates(positive_numbers("rates", text, float), try_for or _TRIED_SHARE * (budget or 0.0))
 
 
 # ---- what they share -------------------------------------------------------------------------------------------------
@@ -343,13 +343,3 @@ def _names(text: str | None, known: Sequence[str], what: str) -> list[str]:
     for name in names:
         check_name(what, name, known)
     return list(dict.fromkeys(names))
-
-
-def _numbers(name: str, text: str) -> list[float]:
-    try:
-        numbers = [float(part) for part in text.split(",")]
-    except ValueError:
-        numbers = []
-    if not numbers or min(numbers) <= 0:
-        raise RunError(f"--{name} must be numbers above 0, separated by commas, got {text!r}")
-    return numbers
