@@ -1,4 +1,5 @@
-"""The command line: `zloss data`, `zloss train`, `zloss evaluate`, `zloss predict`, `zloss runs`, `zloss plot`.
+"""The command line: `zloss data`, `train`, `evaluate`, `predict`, `runs`, `plot` and `demo`; `bench`, `tune`, `paper`
+and `report` come from packages of their own.
 
 Nothing is computed here: commands read their arguments, call the lab and show what comes back. Mistakes of the user end
 with one line that says what to do, and code 1; Ctrl-C with code 130.
