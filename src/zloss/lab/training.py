@@ -444,6 +444,10 @@ def device_of(name: str) -> torch.device:
         raise RunError(f"there is no device {name!r}: use auto, cpu or cuda") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise RunError(f"device {name!r} is not here: torch finds no GPU on this machine; use auto or cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise RunError(
+            f"device {name!r} is not here: torch finds {torch.cuda.device_count()} GPUs, counted from cuda:0"
+        )
     return device
 
 

@@ -23,9 +23,11 @@ from zloss import kernels
 from zloss.layers.precision import splits_pay, tf32_parts, tf32_products
 from zloss.targets import Targets
 
-# Classes at a time when the caller names no block size, and rows: their scores take 32 MiB in float32.
+# Classes at a time when the caller names no block size, and rows: their scores take 32 MiB in float32. A GPU that is
+# done with those before the next launches come gets more rows, and 128 MiB.
 _BLOCK_CLASSES = 4096
 _QUERY_ROWS = 2048
+_FAST_QUERY_ROWS = 8192
 # Narrow products are slow, and take routes of their own through a library.
 _LEAST_COLUMNS = 128
 
@@ -78,7 +80,7 @@ class Scores(ABC):
     def rank(self, targets: Targets, block_size: int | None = None) -> Tensor:  # (B, K)
         """Rank of each target among all classes; 0 for an ignored target."""
         width = self._checked_width(block_size)
-        parts = zip(self._row_parts(width), targets.index.split(_QUERY_ROWS), strict=True)
+        parts = zip(self._row_parts(width), targets.index.split(self._rows_at_once), strict=True)
         ranks = torch.cat([part._rank_of_rows(index, width) for part, index in parts])
         return torch.where(targets.valid, ranks, 0)
 
@@ -89,7 +91,7 @@ class Scores(ABC):
 
     def of_targets(self, index: Tensor) -> Tensor:  # (B, K) -> (B, K)
         """The scores of K classes per row."""
-        parts = zip(self._row_parts(self._checked_width(None)), index.split(_QUERY_ROWS), strict=True)
+        parts = zip(self._row_parts(self._checked_width(None)), index.split(self._rows_at_once), strict=True)
         return torch.cat([part._own_of_rows(index) for part, index in parts])
 
     def _checked_width(self, block_size: int | None) -> int:
@@ -100,8 +102,12 @@ class Scores(ABC):
         return min(block_size, self.num_classes)
 
     def _row_parts(self, width: int) -> Iterator["Scores"]:
-        for start in range(0, max(1, self.num_rows), _QUERY_ROWS):
-            yield self.rows(slice(start, start + _QUERY_ROWS)).in_blocks_of(width)
+        for start in range(0, max(1, self.num_rows), self._rows_at_once):
+            yield self.rows(slice(start, start + self._rows_at_once)).in_blocks_of(width)
+
+    @property
+    def _rows_at_once(self) -> int:
+        return _QUERY_ROWS
 
     def _blocks(self, width: int) -> Iterator[tuple[int, Tensor]]:
         for start in range(0, self.num_classes, width):
@@ -178,6 +184,10 @@ class LinearScores(Scores):
     def in_blocks_of(self, width: int) -> "LinearScores":
         split = _repeated_high(self.queries) if splits_pay(self.queries) else None
         return replace(self, width=max(_LEAST_COLUMNS, min(width, self.num_classes)), split_queries=split)
+
+    @property
+    def _rows_at_once(self) -> int:
+        return _FAST_QUERY_ROWS if splits_pay(self.queries) else _QUERY_ROWS
 
     def _rank_of_rows(self, index: Tensor, width: int) -> Tensor:
         # What is added to all scores of a row does not change their order.

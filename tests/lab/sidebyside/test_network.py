@@ -82,8 +82,9 @@ def test_a_stack_takes_the_steps_of_every_trial_alone(
     for _ in range(30):
         losses = stack.take_step()
         expected = torch.stack([trainer.take_step() for trainer in alone])
-        # Float32, sums in other orders; a step moves weights by up to 0.1 and repeats what errors there are.
-        torch.testing.assert_close(losses, expected, rtol=1e-4, atol=1e-5)
+        # Float32, sums in other orders; a step moves weights by up to 0.1 and repeats what errors there are. On a GPU
+        # 2.5e-4 was seen after 30 of them.
+        torch.testing.assert_close(losses, expected, rtol=1e-3, atol=1e-5)
     for row, trainer in enumerate(alone):
         weights = zip(stack.network.weights.tensors(), layers_of(trainer.network), before.tensors(), strict=True)
         for ours, theirs, start in weights:

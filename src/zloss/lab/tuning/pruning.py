@@ -1,35 +1,36 @@
-"""Which trials to stop early: those that lie behind the middle of the complete ones.
+"""Which trials to stop early: successive halving (Li et al. 2018), asynchronously.
 
-This is the median rule of Google's Vizier (Golovin et al. 2017): a trial is stopped when the best that it has shown is
-worse than the median of what complete trials had shown at the same validation. It is asked for all trials of a round at
-once; Optuna's own pruners would read the storage anew for each.
+After 2, 4, 8, ... validations a trial goes on if the best that it has shown is in the better half of what all trials
+had shown by then, be they running, complete or stopped. So most of the time goes to the better ones, and even the first
+trials of a study can be compared: with each other, when they are trained side by side. It is asked for all trials of a
+round at once; Optuna's own pruners would read the storage anew for each.
 """
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from zloss.lab.tuning.trials import Scores, Trial, cost
-
-# Validations that every trial gets, and complete trials that are there to compare with, before any is stopped.
-LEAST_VALIDATIONS, LEAST_TRIALS = 2, 8
+FIRST_RUNG = 2  # validations that every trial gets
+LEAST_TRIALS = 8  # that must have come so far before one of them is stopped
 
 
-def behind(curves: Mapping[int, Sequence[Scores]], trials: Iterable[Trial], score: str) -> set[int]:
-    """The numbers of those curves that lie behind complete trials.
+def behind(numbers: Iterable[int], costs: Mapping[int, Sequence[float]]) -> set[int]:
+    """Which of these trials to stop, given what all trials have shown at their validations, to be made small.
 
-    >>> complete = [Trial(0, "complete", {}, [{"mrr": 0.1}, {"mrr": 0.3}], "", None)] * LEAST_TRIALS
-    >>> behind({8: [{"mrr": 0.2}, {"mrr": 0.2}], 9: [{"mrr": 0.2}, {"mrr": 0.4}]}, complete, "mrr")
-    {8}
+    >>> costs = {number: [0.9, number / 10] for number in range(8)}
+    >>> sorted(behind(range(8), costs))
+    [4, 5, 6, 7]
+    >>> behind(range(8), {number: [cost[1]] for number, cost in costs.items()})     # too early
+    set()
     """
-    complete = [trial.curve for trial in trials if trial.state == "complete"]
-    if len(complete) < LEAST_TRIALS:
-        return set()
-    return {number for number, curve in curves.items() if _is_behind(curve, complete, score)}
+    return {number for number in numbers if _is_rung(len(costs[number])) and _is_behind(costs[number], costs.values())}
 
 
-def _is_behind(curve: Sequence[Scores], complete: Sequence[Sequence[Scores]], score: str) -> bool:
-    count = len(curve)
-    others = [cost(other[count - 1], score) for other in complete if len(other) >= count]
-    if count < LEAST_VALIDATIONS or not others:
-        return False
-    return min(cost(scores, score) for scores in curve) > statistics.median(others)
+def _is_rung(validations: int) -> bool:
+    """Whether it is the first one, or twice a rung."""
+    return validations >= FIRST_RUNG and (validations // FIRST_RUNG).bit_count() == 1 and validations % FIRST_RUNG == 0
+
+
+def _is_behind(own: Sequence[float], all_costs: Iterable[Sequence[float]]) -> bool:
+    count = len(own)
+    reached = [min(costs[:count]) for costs in all_costs if len(costs) >= count]
+    return len(reached) >= LEAST_TRIALS and min(own) > statistics.median(reached)

@@ -11,7 +11,18 @@ from zloss.lab.training import Experiment
 from zloss.lab.tuning.evaluators import Ending
 from zloss.lab.tuning.plan import Plan
 from zloss.lab.tuning.pruning import behind
-from zloss.lab.tuning.trials import CURVE, ENDING, SCORES, WHY, Scores, State, Trial, best_validation, scores_of
+from zloss.lab.tuning.trials import (
+    CURVE,
+    ENDING,
+    SCORES,
+    WHY,
+    Scores,
+    State,
+    Trial,
+    best_validation,
+    cost,
+    scores_of,
+)
 from zloss.lab.tuning.workers import WORKER, own_name
 
 Watcher = Callable[[Sequence[Trial]], None]  # called with trials that have been validated, or have ended
@@ -44,8 +55,19 @@ class Round:
             return set(validations)
         if not self._plan.prunes:
             return set()
-        curves = {number: self._curves[number] for number in validations}
-        return behind(curves, begun_trials(self._study, self._plan), self._plan.score)
+        return behind(validations, self._costs())
+
+    def _costs(self) -> dict[int, list[float]]:
+        """What all trials have shown so far, whoever trains them; not those that were interrupted."""
+        begun = (TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED)
+        return {
+            frozen.number: [self._cost(value) for _, value in sorted(frozen.intermediate_values.items())]
+            for frozen in self._study.get_trials(deepcopy=False, states=begun)
+        }
+
+    def _cost(self, reported: float) -> float:
+        score = self._plan.score
+        return cost({score: None if math.isnan(reported) else reported}, score)
 
     def _note(self, number: int, scores: Scores) -> None:
         curve, value = self._curves[number], scores.get(self._plan.score)
