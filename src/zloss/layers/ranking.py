@@ -28,6 +28,7 @@ from zloss.targets import Targets
 _BLOCK_CLASSES = 4096
 _QUERY_ROWS = 2048
 _FAST_QUERY_ROWS = 8192
+_VECTOR = 64
 # Narrow products are slow, and take routes of their own through a library.
 _LEAST_COLUMNS = 128
 
@@ -97,8 +98,10 @@ class Scores(ABC):
     def _checked_width(self, block_size: int | None) -> int:
         if block_size is not None and block_size < 1:
             raise ValueError(f"block_size must be at least 1 class, got {block_size}")
-        if block_size is None:  # blocks of equal size, so that the last one has little to fill up
-            block_size = math.ceil(self.num_classes / math.ceil(self.num_classes / _BLOCK_CLASSES))
+        if block_size is None:
+            # Blocks of equal size, so that the last one has little to fill up; of whole vectors, or products are slow.
+            even = math.ceil(self.num_classes / math.ceil(self.num_classes / _BLOCK_CLASSES))
+            block_size = _VECTOR * math.ceil(even / _VECTOR)
         return min(block_size, self.num_classes)
 
     def _row_parts(self, width: int) -> Iterator["Scores"]:
