@@ -165,6 +165,39 @@ def _quotient(above: float | None, below: float | None) -> float | None:
     return None if above is None or below is None else above / below
 
 
+def profile() -> str:
+    """What the time of a captured step goes to, and what the arithmetic of its products alone would take."""
+    records = [_Profile(record) for record in _records("profile", "cuda")]
+    header = " | ".join(f"B = {one.record['batch']:,}" for one in records)
+    lines = [f"| microseconds, H = 512, C = 793,471 | {header} |", "|---|" + "---|" * len(records)]
+    rows: dict[str, Callable[[_Profile], float]] = {
+        "until the loss is known": lambda one: one.until("_losses_and_slopes"),
+        "until the layer below has its gradient": lambda one: one.until("_gradient") - one.until("_losses_and_slopes"),
+        "the system, its series, and products beside them": lambda one: (
+            one.until("_apply") - one.of("_apply") - one.until("_gradient")
+        ),
+        "change of all factors and rows": lambda one: one.of("_apply"),
+        "**the whole graph**": lambda one: 1000 * one.record["time_ms"],
+        "its products alone, at the speed of large ones": lambda one: 1000 * one.record["arithmetic_ms"],
+    }
+    lines += [f"| {what} | {' | '.join(f'{value(one):.0f}' for one in records)} |" for what, value in rows.items()]
+    return "\n".join([*lines, "", _source("profile")])
+
+
+class _Profile:
+    """The record of a profile, with times counted from the first launch of the graph."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self._launches = {launch["name"]: launch for launch in record["launches"]}
+
+    def of(self, name: str) -> float:
+        return float(self._launches[name]["time_us"])
+
+    def until(self, name: str) -> float:
+        return float(self._launches[name]["start_us"]) + self.of(name) - float(self._launches["_gather"]["start_us"])
+
+
 def accuracy() -> str:
     """How far float32 layers are from dense float64 SGD after the long run."""
     lines = [
@@ -294,6 +327,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "gram": gram,
     "accuracy": accuracy,
     "targets": targets,
+    "profile": profile,
     "epochs": epochs,
     "learning": learning,
     **{name: partial(markdown, name, Path(__file__).parent) for name in MARKDOWN_TABLES},

@@ -24,7 +24,7 @@ from zloss.lab.corpora import Corpus, prepare
 from zloss.lab.models import TrainedModel
 from zloss.lab.networks import NetworkConfig
 from zloss.lab.runs import Checkpoint, Run, RunError
-from zloss.lab.training import DivergedError, Experiment, Progress, Schedule, TrainingConfig, fit, resumed
+from zloss.lab.training import DivergedError, Experiment, Progress, Schedule, Trainer, TrainingConfig, fit, resumed
 
 
 @pytest.fixture(scope="module")
@@ -277,6 +277,18 @@ def test_a_resumed_run_has_the_time_that_is_left(corpus: Path, tmp_path: Path) -
     assert end == pytest.approx(20 + 5 + (40 - spent), abs=4)
     fit(config, tmp_path / "run", resume=True)
     assert run.metrics()[-1]["step"] == end, "nothing is left"
+
+
+def test_the_log_has_the_refactors_since_the_last_line(corpus: Path, tmp_path: Path) -> None:
+    config = experiment(corpus, log_every=5)
+    trainer = Trainer(config, Run(tmp_path / "run").create(to_table(config)), lambda _: None)
+    for number in (0, 2, 1):
+        for _ in range(number):
+            trainer.network.head.layer.refactor()
+        for _ in range(5):
+            trainer._after_step(trainer.take_step())
+    lines = [line for line in trainer.run.metrics() if line["kind"] == "training"]
+    assert [(line["step"], line["refactors"]) for line in lines] == [(5, 0), (10, 2), (15, 1)]
 
 
 def test_weight_decay_goes_to_the_optimizers(corpus: Path, tmp_path: Path) -> None:

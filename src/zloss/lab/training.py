@@ -213,6 +213,7 @@ class Trainer:
         self.stopwatch = Stopwatch()  # for steps alone
         self._timed_from, self._is_over = _UNTIMED_STEPS, False
         self._since = (time.perf_counter(), 0)
+        self._logged_refactors = 0
         # The next batch by its index on the device, where a captured step counts it up, and which step that would be.
         self._index, self._next = torch.zeros((), dtype=torch.long, device=self.device), -1
         self._replayed = zloss.CapturedStep(self._take_indexed_step, optimizers=self.optimizers)
@@ -310,16 +311,28 @@ class Trainer:
         progress = self._progress(value)
         self.run.log(
             {"kind": "training", "step": self.step, "epoch": progress.epoch, "loss": value, "lr": progress.lr}
-            | ({} if progress.condition is None else {"condition": progress.condition})
+            | self._of_factors(progress.condition)
         )
         self.watch(progress)
+
+    def _of_factors(self, condition: float | None) -> dict[str, float]:
+        """Their condition, and how often they were renewed since the last line."""
+        layer = self._factored
+        if layer is None or condition is None:
+            return {}
+        before, self._logged_refactors = self._logged_refactors, layer.refactors
+        return {"condition": condition, "refactors": layer.refactors - before}
+
+    @property
+    def _factored(self) -> zloss.FactoredLinear | None:
+        layer = getattr(self.network.head, "layer", None)
+        return layer if isinstance(layer, zloss.FactoredLinear) else None
 
     def _progress(self, loss: float, validation: Evaluation | None = None) -> Progress:
         then, step = self._since
         now = time.perf_counter()
         words = (self.step - step) * self.config.training.batch_size
         self._since = (now, self.step)
-        layer = getattr(self.network.head, "layer", None)
         return Progress(
             step=self.step,
             steps=self._expected_steps(),
@@ -327,7 +340,7 @@ class Trainer:
             loss=loss,
             lr=self.config.training.lr * self.schedule.factor,
             words_per_second=words / max(now - then, 1e-9),
-            condition=layer.condition() if isinstance(layer, zloss.FactoredLinear) else None,
+            condition=None if self._factored is None else self._factored.condition(),
             validation=validation,
         )
 

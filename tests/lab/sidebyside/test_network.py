@@ -23,9 +23,9 @@ from zloss.lab.training import Experiment, Trainer
 
 # What trials may differ in, but for dropout, whose random numbers are others in a stack.
 DIFFERENCES: list[dict[str, Any]] = [
-    {"lr": 0.1, "seed": 3, "network": {"output_scale": 0.3}},
-    {"lr": 0.3, "seed": 4, "output_lr": 0.1, "network": {"embedding_scale": 0.5}},
-    {"lr": 0.2, "seed": 3, "output_lr": 0.02, "weight_decay": 0.1, "output_weight_decay": 0.2},
+    {"lr": 0.03, "seed": 3, "output_lr": 0.01, "network": {"output_scale": 0.3}},
+    {"lr": 0.1, "seed": 4, "output_lr": 0.03, "network": {"embedding_scale": 0.5}},
+    {"lr": 0.06, "seed": 3, "output_lr": 0.01, "weight_decay": 0.1, "output_weight_decay": 0.2},
 ]
 OPTIONS: dict[str, tuple[float, ...]] = {"a": (0.2, 0.5, 1.0), "b": (2.0, 3.0, 5.0), "eps": (0.1, 0.5, 1.0)}
 
@@ -82,9 +82,8 @@ def test_a_stack_takes_the_steps_of_every_trial_alone(
     for _ in range(30):
         losses = stack.take_step()
         expected = torch.stack([trainer.take_step() for trainer in alone])
-        # Float32, sums in other orders; a step moves weights by up to 0.1 and repeats what errors there are. On a GPU
-        # 2.5e-4 was seen after 30 of them.
-        torch.testing.assert_close(losses, expected, rtol=1e-3, atol=1e-5)
+        # Float32, sums in other orders; a step moves weights by up to 0.03 and repeats what errors there are.
+        torch.testing.assert_close(losses, expected, rtol=1e-4, atol=1e-5)
     for row, trainer in enumerate(alone):
         weights = zip(stack.network.weights.tensors(), layers_of(trainer.network), before.tensors(), strict=True)
         for ours, theirs, start in weights:

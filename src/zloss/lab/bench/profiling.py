@@ -24,7 +24,8 @@ from zloss.lab.records import Record
 _WARM_UP, _REPLAYS, _TRIES = 20, 20, 5
 _LARGE = 4096  # side of products that fill a GPU
 _TEMPLATE = re.compile(r"<.*")
-_KINDS = {"gemm": "product", "Memcpy DtoD": "copy of the inputs", "splitKreduce": "product, its sum", "FillF": "fill"}
+_COPY = "copy of the inputs"
+_KINDS = {"gemm": "product", "Memcpy DtoD": _COPY, "splitKreduce": "product, its sum", "FillF": "fill"}
 
 Event = tuple[str, float, float]  # name, start and duration in microseconds
 
@@ -48,7 +49,7 @@ def profiled_case(*, batch: int, hidden: int, classes: int, device: torch.device
     gflop, tflops = counter.get_total_flops() / 1e9, product_tflops(head.layer.product_dtype, device)
     return case.description() | {
         "suite": "profile",
-        "time_ms": round(max(start + length for _, start, length in launches) / 1000, 5),
+        "time_ms": round(graph_us(launches) / 1000, 5),
         "peak_bytes": None,
         "gflop": round(gflop, 4),
         "product_tflops": round(tflops, 2),
@@ -94,6 +95,16 @@ def median_launches(events: Sequence[Event], replays: int = _REPLAYS) -> list[Ev
         )
         for place in range(length)
     ]
+
+
+def graph_us(launches: Sequence[Event]) -> float:
+    """From the first launch of the graph to the end of the last. A profiler makes it wait after the copy of its inputs.
+
+    >>> graph_us([("copy of the inputs", 0.0, 2.0), ("_gather", 90.0, 4.0), ("_apply", 150.0, 10.0)])
+    70.0
+    """
+    own = [(start, start + length) for name, start, length in launches if name != _COPY]
+    return max(end for _, end in own) - min(start for start, _ in own)
 
 
 def readable(name: str) -> str:

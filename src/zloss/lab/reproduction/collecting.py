@@ -95,8 +95,11 @@ def check_splits(corpora: Iterable[str]) -> None:
 
 
 def scores_of(evaluation: Evaluation) -> Record:
-    """As a record has them."""
-    return dict(finite(evaluation.to_record()))
+    """As a record has them, to six digits: a hundredth of a point is the difference of some ten examples."""
+    return {
+        name: float(f"{value:.6g}") if isinstance(value, float) else value
+        for name, value in finite(evaluation.to_record()).items()
+    }
 
 
 def _scores(wanted: Iterable[Wanted]) -> list[str]:
