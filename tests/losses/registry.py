@@ -62,8 +62,16 @@ def z_sigmoid(o: Sequence[float], c: int) -> float:
     return sigmoid([A * z for z in z_scores(o)], c) / A
 
 
-def normalized(loss: Callable[..., nn.Module], **options: object) -> zloss.ZNormalized:
-    return zloss.ZNormalized(loss(**options), a=A)
+def shifted_sigmoid(o: Sequence[float], c: int) -> float:
+    return sigmoid([x - B for x in o], c)
+
+
+def shifted_z_sigmoid(o: Sequence[float], c: int) -> float:
+    return sigmoid([A * (z - B) for z in z_scores(o)], c) / A
+
+
+def normalized(loss: Callable[..., nn.Module], *, b: float = 0.0, **options: object) -> zloss.ZNormalized:
+    return zloss.ZNormalized(loss(**options), a=A, b=b)
 
 
 class LossCase(NamedTuple):
@@ -89,9 +97,21 @@ CASES = [
     LossCase("TaylorSoftmax", zloss.TaylorSoftmax, taylor_softmax, NO, NO, YES, YES, YES, YES),
     LossCase("SphericalSoftmax", partial(zloss.SphericalSoftmax, eps=EPS), spherical, NO, NO, YES, YES, YES, YES),
     LossCase("SigmoidCrossEntropy", zloss.SigmoidCrossEntropy, sigmoid, NO, NO, NO, NO, YES, YES),
+    LossCase("ShiftedSigmoid", partial(zloss.SigmoidCrossEntropy, b=B), shifted_sigmoid, NO, NO, NO, NO, YES, YES),
     LossCase("SoftmaxCrossEntropy", zloss.SoftmaxCrossEntropy, log_softmax, YES, NO, NO, YES, YES, YES),
     LossCase("ZSoftmax", partial(normalized, nn.CrossEntropyLoss), z_log_softmax, YES, YES, NO, NO, YES, NO),
     LossCase("ZSigmoid", partial(normalized, zloss.SigmoidCrossEntropy), z_sigmoid, YES, YES, NO, NO, YES, YES),
+    LossCase(
+        "ShiftedZSigmoid",
+        partial(normalized, zloss.SigmoidCrossEntropy, b=B),
+        shifted_z_sigmoid,
+        YES,
+        YES,
+        NO,
+        NO,
+        YES,
+        YES,
+    ),  # fmt: skip
     LossCase("CrossEntropyLoss", nn.CrossEntropyLoss, log_softmax, YES, NO, NO, YES, YES, NO),
 ]
 

@@ -46,7 +46,14 @@ def test_a_hyper_parameter_that_must_be_positive(name: str, make: Make, bad: flo
 
 @pytest.mark.parametrize("b", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize(
-    "make", [lambda b: zloss.ZLoss(a=1, b=b), lambda b: zloss.z_loss(STATS, a=1, b=b)], ids=["ZLoss", "z_loss"]
+    "make",
+    [
+        lambda b: zloss.ZLoss(a=1, b=b),
+        lambda b: zloss.z_loss(STATS, a=1, b=b),
+        lambda b: zloss.SigmoidCrossEntropy(b=b),
+        lambda b: zloss.ZNormalized(zloss.SigmoidCrossEntropy(), a=1, b=b),
+    ],
+    ids=["ZLoss", "z_loss", "SigmoidCrossEntropy", "ZNormalized"],
 )
 def test_b_must_be_finite(make: Make, b: float) -> None:
     with pytest.raises(ValueError, match=re.escape(f"b must be a finite number, got {b}")):
@@ -128,7 +135,8 @@ def test_a_weight_of_the_wrong_shape(case: LossCase, reduction: str, weight: Ten
     [
         (zloss.ZLoss(a=0.1, b=10), "ZLoss(a=0.1, b=10, reduction='mean')"),
         (zloss.SphericalSoftmax(eps=0.5, reduction="sum"), "SphericalSoftmax(eps=0.5, reduction='sum')"),
-        (zloss.ZNormalized(zloss.SigmoidCrossEntropy(), a=2.0), "a=2.0"),
+        (zloss.ZNormalized(zloss.SigmoidCrossEntropy(), a=2.0, b=3.0), "a=2.0, b=3.0"),
+        (zloss.SigmoidCrossEntropy(b=9.0), "SigmoidCrossEntropy(b=9.0, reduction='mean')"),
     ],
 )
 def test_a_printed_loss_shows_its_hyper_parameters(loss: nn.Module, text: str) -> None:

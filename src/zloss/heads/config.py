@@ -46,7 +46,7 @@ class LossKind:
 
 
 def _z_normalized(loss: type[nn.Module]) -> Callable[..., nn.Module]:
-    return lambda a, **options: ZNormalized(loss(**options), a=a)
+    return lambda a, b=0.0, **options: ZNormalized(loss(**options), a=a, b=b)
 
 
 LOSSES: dict[str, LossKind] = {
@@ -55,9 +55,9 @@ LOSSES: dict[str, LossKind] = {
     "taylor_softmax": LossKind(TaylorSoftmax),
     "spherical_softmax": LossKind(SphericalSoftmax, {"eps": 0.1}),
     "softmax": LossKind(SoftmaxCrossEntropy),
-    "sigmoid": LossKind(SigmoidCrossEntropy),
+    "sigmoid": LossKind(SigmoidCrossEntropy, {"b": 0.0}),
     "z_softmax": LossKind(_z_normalized(SoftmaxCrossEntropy), {"a": 1.0}),
-    "z_sigmoid": LossKind(_z_normalized(SigmoidCrossEntropy), {"a": 1.0}),
+    "z_sigmoid": LossKind(_z_normalized(SigmoidCrossEntropy), {"a": 1.0, "b": 0.0}),
     "nce": LossKind(None),
 }
 SPHERICAL = ("z_loss", "squared_error", "taylor_softmax", "spherical_softmax")

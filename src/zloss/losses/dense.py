@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zloss.losses.loss import DenseLoss, Loss
+from zloss.losses.reduction import Reduction
 from zloss.losses.spherical import SOFTPLUS_IS_LINEAR
 from zloss.stats import checked_logits, mean_and_scatter, z_normalize
 from zloss.targets import IGNORE_INDEX, Targets
@@ -32,22 +33,35 @@ class SoftmaxCrossEntropy(DenseLoss):
 class SigmoidCrossEntropy(DenseLoss):
     r"""Every class an independent Bernoulli variable: `softplus(-o_t) + sum_{i != t} softplus(o_i)`.
 
+    Args:
+        b: subtracted from all logits first. Without it, a new layer of C classes believes in half of them and its
+            first gradients are C / 2 times those of later steps; with `b = log(C)` it begins with one in C.
+
     >>> SigmoidCrossEntropy()(torch.zeros(1, 3), torch.tensor([0]))    # 3 log(2)
     tensor(2.0794)
     """
 
+    def __init__(self, *, b: float = 0.0, reduction: Reduction = "mean", ignore_index: int = IGNORE_INDEX) -> None:
+        super().__init__(reduction=reduction, ignore_index=ignore_index)
+        self.b = _checked_shift(b)
+
     def per_target(self, logits: Tensor, index: Tensor) -> Tensor:
+        logits = logits - self.b
         # Swap the target's softplus(o) for softplus(-o) = softplus(o) - o. The sum is taken in float64: a single huge
         # logit must not wipe out the many small terms when it is subtracted again.
         total = F.softplus(logits, threshold=SOFTPLUS_IS_LINEAR).sum(1, dtype=torch.float64)
         return total[:, None] - logits.gather(1, index)
 
+    def extra_repr(self) -> str:
+        return f"b={self.b}, reduction={self.reduction!r}"
+
 
 class ZNormalized(nn.Module):
-    r"""Any dense loss on Z-normalised logits: `loss(a z, target) / a` with `z = (o - mu) / sigma`.
+    r"""Any dense loss on Z-normalised logits: `loss(a (z - b), target) / a` with `z = (o - mu) / sigma`.
 
-    Normalisation makes every loss invariant to shift and scale and gives it the hyper-parameter `a`. With
-    `nn.CrossEntropyLoss` this is the paper's `L_{S-Z}`. Targets, weights and reduction are those of the inner loss.
+    Normalisation makes every loss invariant to shift and scale and gives it the hyper-parameters `a` and `b`. With
+    `nn.CrossEntropyLoss`, to which b means nothing, this is the paper's `L_{S-Z}`. Targets, weights and reduction are
+    those of the inner loss.
 
     >>> loss = ZNormalized(nn.CrossEntropyLoss(), a=2.0)
     >>> logits = torch.tensor([[0.0, 1.0, 5.0]])
@@ -55,12 +69,12 @@ class ZNormalized(nn.Module):
     True
     """
 
-    def __init__(self, loss: nn.Module, *, a: float) -> None:
+    def __init__(self, loss: nn.Module, *, a: float, b: float = 0.0) -> None:
         super().__init__()
         if not (math.isfinite(a) and a > 0):
             raise ValueError(f"a must be a finite number > 0, got {a}")
         self.loss = loss
-        self.a = a
+        self.a, self.b = a, _checked_shift(b)
 
     @property
     def reduction(self) -> str:
@@ -74,7 +88,7 @@ class ZNormalized(nn.Module):
 
     @property
     def is_likelihood(self) -> bool:
-        """Whether the softmax of `a z` is what the inner loss takes the likelihood of."""
+        """Whether the softmax of `a (z - b)` is what the inner loss takes the likelihood of."""
         return is_likelihood(self.loss)
 
     def forward(self, logits: Tensor, target: Tensor | Targets, **kwargs: Any) -> Tensor:
@@ -90,16 +104,22 @@ class ZNormalized(nn.Module):
         return logits
 
     def log_prob(self, logits: Tensor) -> Tensor:  # (B, C) -> (B, C)
-        """Log-probabilities of all classes, those of the inner loss at `a z`."""
+        """Log-probabilities of all classes, those of the inner loss at `a (z - b)`."""
         return log_prob_of(self.loss, self._normalized(logits))
 
     def _normalized(self, logits: Tensor) -> Tensor:
         logits = checked_logits(logits)
         mean, scatter = mean_and_scatter(logits)
-        return self.a * z_normalize(logits, mean, scatter / logits.shape[1])
+        return self.a * (z_normalize(logits, mean, scatter / logits.shape[1]) - self.b)
 
     def extra_repr(self) -> str:
-        return f"a={self.a}"
+        return f"a={self.a}, b={self.b}"
+
+
+def _checked_shift(b: float) -> float:
+    if not math.isfinite(b):
+        raise ValueError(f"b must be a finite number, got {b}")
+    return b
 
 
 def is_likelihood(loss: nn.Module) -> bool:

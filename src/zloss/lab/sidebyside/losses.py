@@ -17,6 +17,7 @@ Shape letters: T trials, B examples, C classes. Hyper-parameters are (T, 1, 1), 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -44,9 +45,12 @@ def softmax(
 def sigmoid(
     logits: Tensor,  # (T, B, C)
     target: Tensor,  # (T, B)
+    *,
+    b: Tensor,  # (T, 1, 1)
 ) -> Tensor:  # (T, B)
-    """`softplus(-o_t) + sum_{k != t} softplus(o_k)`; the gradient is the sigmoid, less 1 for the target."""
+    """`softplus(-o_t) + sum_{k != t} softplus(o_k)` of `o - b`; the gradient is the sigmoid, less 1 for the target."""
     index = target[..., None]
+    logits.sub_(b)
     # In float64, because a single huge logit must not wipe out the many small terms when it is subtracted again.
     total = F.softplus(logits, threshold=SOFTPLUS_IS_LINEAR).sum(-1, keepdim=True, dtype=torch.float64)
     loss = (total - logits.gather(-1, index)).to(logits.dtype)
@@ -69,9 +73,10 @@ def z_sigmoid(
     target: Tensor,  # (T, B)
     *,
     a: Tensor,  # (T, 1, 1)
+    b: Tensor,  # (T, 1, 1)
 ) -> Tensor:  # (T, B)
-    """The sigmoid cross-entropy of `a z`, divided by a."""
-    return _z_normalized(sigmoid, logits, target, a)
+    """The sigmoid cross-entropy of `a (z - b)`, divided by a."""
+    return _z_normalized(partial(sigmoid, b=a * b), logits, target, a)
 
 
 def z_loss(
