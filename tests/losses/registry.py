@@ -90,6 +90,8 @@ class LossCase(NamedTuple):
     reduced_here: bool
 
 
+sigmoid_of_z = partial(normalized, zloss.SigmoidCrossEntropy)
+
 # shift-invariant, scale-invariant, spherical, probabilistic, non-negative; reduced here
 CASES = [
     LossCase("ZLoss", partial(zloss.ZLoss, a=A, b=B), z_loss, YES, YES, YES, NO, YES, YES),
@@ -100,18 +102,8 @@ CASES = [
     LossCase("ShiftedSigmoid", partial(zloss.SigmoidCrossEntropy, b=B), shifted_sigmoid, NO, NO, NO, NO, YES, YES),
     LossCase("SoftmaxCrossEntropy", zloss.SoftmaxCrossEntropy, log_softmax, YES, NO, NO, YES, YES, YES),
     LossCase("ZSoftmax", partial(normalized, nn.CrossEntropyLoss), z_log_softmax, YES, YES, NO, NO, YES, NO),
-    LossCase("ZSigmoid", partial(normalized, zloss.SigmoidCrossEntropy), z_sigmoid, YES, YES, NO, NO, YES, YES),
-    LossCase(
-        "ShiftedZSigmoid",
-        partial(normalized, zloss.SigmoidCrossEntropy, b=B),
-        shifted_z_sigmoid,
-        YES,
-        YES,
-        NO,
-        NO,
-        YES,
-        YES,
-    ),  # fmt: skip
+    LossCase("ZSigmoid", sigmoid_of_z, z_sigmoid, YES, YES, NO, NO, YES, YES),
+    LossCase("ShiftedZSigmoid", partial(sigmoid_of_z, b=B), shifted_z_sigmoid, YES, YES, NO, NO, YES, YES),
     LossCase("CrossEntropyLoss", nn.CrossEntropyLoss, log_softmax, YES, NO, NO, YES, YES, NO),
 ]
 

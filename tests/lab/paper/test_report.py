@@ -174,7 +174,7 @@ def test_markdown_has_one_shape_or_says_what_to_run(name: str, folder: Path, tmp
     assert all(len(width) == 1 for width in widths)
     (tmp_path / "paper").mkdir()
     if name not in ("paper_claims", "paper_epochs"):
-        assert re.fullmatch(r"not run yet: `zloss paper \w+`\.", markdown(name, tmp_path))
+        assert re.fullmatch(r"not run yet: `zloss paper \w+( --.*)?`\.", markdown(name, tmp_path))
 
 
 # ---- figures ---------------------------------------------------------------------------------------------------------

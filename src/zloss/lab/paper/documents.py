@@ -41,6 +41,11 @@ def _losses_markdown(figure: int) -> Callable[[Evidence], str]:
     return render
 
 
+def _no_dropout_markdown(evidence: Evidence) -> str:
+    plain = evidence.without_dropout()
+    return "\n\n".join([scores_table(plain, 2).to_markdown(), differences_table(plain, 2).to_markdown()])
+
+
 def _final_markdown(evidence: Evidence) -> str:
     return "\n\n".join(f"{title}:\n\n{table.to_markdown()}" for title, table in final_tables(evidence))
 
@@ -49,6 +54,7 @@ _DOCUMENT: dict[str, Callable[[Evidence], str]] = {
     "paper_claims": _claims_markdown,
     "paper_epochs": _epochs_markdown,
     "paper_losses": _losses_markdown(2),
+    "paper_losses_no_dropout": _no_dropout_markdown,
     "paper_sweep": lambda evidence: sweep_table(evidence).to_markdown(),
     "paper_curves": lambda evidence: curves_table(evidence, CURVES).to_markdown(),
     "paper_normalised": _losses_markdown(5),

@@ -1,7 +1,7 @@
 """All that the report is built from, and what to run where something of it is missing."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -9,6 +9,7 @@ from zloss.lab.paper.intervals import Estimate, estimate
 from zloss.lab.paper.records import FIGURE_B, PaperRecords, ScoredModel, SweepPoint, TrainingCurve, TunedResult
 from zloss.lab.paper.timings import Device, Part, Timings
 
+NO_DROPOUT = "no_dropout"  # a folder beside the records
 _BENCHES = {"model": "model --networks net1", "output": "output", "scaling": "scaling"}
 
 
@@ -40,13 +41,23 @@ class Evidence:
 
     records: PaperRecords
     timings: Timings
+    no_dropout: PaperRecords = field(default_factory=PaperRecords)  # figure 2 once more, without dropout
 
     @classmethod
     def read(cls, folder: Path) -> "Evidence":
         """From `folder/paper` and `folder/records`."""
         if not any((folder / name).is_dir() for name in ("paper", "records")):
             raise ValueError(f"no records in {folder}: name the folder that has paper/ and records/ with --records")
-        return cls(PaperRecords.read(folder / "paper"), Timings.read(folder / "records"))
+        paper = folder / "paper"
+        return cls(PaperRecords.read(paper), Timings.read(folder / "records"), PaperRecords.read(paper / NO_DROPOUT))
+
+    def without_dropout(self) -> "Evidence":
+        """What there is of the experiments without dropout, which the paper does not mention."""
+        if not self.no_dropout.figure2:
+            raise NotRunError(
+                f"{experiment_command('figure2')} --set network.dropout=0 --records benchmarks/paper/{NO_DROPOUT}"
+            )
+        return replace(self, records=self.no_dropout)
 
     def tuned(self, figure: int, loss: str, score: str) -> list[float]:
         """Test scores of a loss that was tuned for this very score, one a seed."""

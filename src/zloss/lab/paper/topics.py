@@ -65,6 +65,20 @@ def _losses(number: int, caption: str) -> Callable[[Evidence], Iterator[str]]:
     return content
 
 
+def _figure2(evidence: Evidence) -> Iterator[str]:
+    yield from _losses(
+        2, "Mean test score with 95 % interval over seeds. Arrows lead to what is far outside of a panel."
+    )(evidence)
+    yield element("h3", "The same settings without dropout, as in 2016")
+    try:
+        plain = evidence.without_dropout()
+    except NotRunError as error:
+        yield paragraph(not_run(""), element("code", str(error)), css="pending")
+        return
+    yield boxed(scores_table(plain, 2))
+    yield boxed(differences_table(plain, 2))
+
+
 def _figure3(evidence: Evidence) -> Iterator[str]:
     table = sweep_table(evidence)
     caption = "Test errors against a; bands are 95 % intervals over seeds, circles the lowest means."
@@ -110,7 +124,7 @@ TOPICS = (
         "Figure 2: losses on Penn Treebank",
         "Top-k errors and mean reciprocal rank of the best model of every loss, tuned for every score. Squared error "
         "is worst, then the Taylor softmax; sigmoid leads at top-1, the Z-loss from top-5 on.",
-        _losses(2, "Mean test score with 95 % interval over seeds. Arrows lead to what is far outside of a panel."),
+        _figure2,
     ),
     Topic(
         "figure 3",
