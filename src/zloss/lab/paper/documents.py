@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from zloss.heads.config import SPHERICAL
 from zloss.lab.paper.evidence import Evidence, NotRunError
+from zloss.lab.paper.loss_checks import NAMES
 from zloss.lab.paper.records import CURVES
 from zloss.lab.paper.results import (
     DIFFERENCES_NOTE,
@@ -18,6 +20,7 @@ from zloss.lab.paper.results import (
     scores_table,
     sweep_table,
 )
+from zloss.lab.paper.tables import Table
 
 
 def _claims_markdown(evidence: Evidence) -> str:
@@ -41,6 +44,15 @@ def _losses_markdown(figure: int) -> Callable[[Evidence], str]:
     return render
 
 
+def _main_markdown(evidence: Evidence) -> str:
+    """Softmax and what a factored layer can train, at a few scores."""
+    whole = scores_table(evidence, 2)
+    columns = [whole.columns.index(name) for name in ("test error, %", "top-1", "top-10", "top-100", "MRR", "seeds")]
+    names = {NAMES[loss] for loss in ("softmax", *SPHERICAL)}
+    rows = [[row[column] for column in columns] for row in reversed(whole.rows) if row[0] in names]
+    return Table([whole.columns[column] for column in columns], rows).to_markdown()
+
+
 def _no_dropout_markdown(evidence: Evidence) -> str:
     plain = evidence.without_dropout()
     return "\n\n".join([scores_table(plain, 2).to_markdown(), differences_table(plain, 2).to_markdown()])
@@ -54,6 +66,7 @@ _DOCUMENT: dict[str, Callable[[Evidence], str]] = {
     "paper_claims": _claims_markdown,
     "paper_epochs": _epochs_markdown,
     "paper_losses": _losses_markdown(2),
+    "paper_losses_main": _main_markdown,
     "paper_losses_no_dropout": _no_dropout_markdown,
     "paper_sweep": lambda evidence: sweep_table(evidence).to_markdown(),
     "paper_curves": lambda evidence: curves_table(evidence, CURVES).to_markdown(),
