@@ -173,7 +173,7 @@ def refactoring(run: Run, trained: TrainedModel) -> Record:
         times.append(time.perf_counter() - start)
     refactor_s = min(times)  # the first one prepares things
     refactors = sum(line["refactors"] for line in run.metrics() if line["kind"] == "training")
-    seconds = run.load().state["seconds"]
+    seconds = run.state()["seconds"]
     return {
         "seconds": round(seconds, 3),
         "refactors": refactors,

@@ -137,17 +137,25 @@ class Run:
 
     def load(self, step: int | None = None, *, device: str = "cpu") -> Checkpoint:
         """The checkpoint of a step, by default the last one."""
-        if step is None:
-            if not self.steps():
-                raise RunError(f"{self.folder} has no checkpoint yet")
-            step = self.steps()[-1]
+        step = self._present(step)
         place = self._place(step)
-        if not place.exists():
-            raise RunError(f"{self.folder} has no checkpoint of step {step}: it has {self.steps()}")
         try:
             return Checkpoint(step, load_file(place / _TENSORS, device=device), _read_json(place / _STATE))
         except (OSError, SafetensorError) as error:
             raise RunError(f"the checkpoint {place} cannot be read: {error}") from error
+
+    def state(self) -> dict[str, Any]:
+        """What the last checkpoint has beside its tensors."""
+        return _read_json(self._place(self._present(None)) / _STATE)
+
+    def _present(self, step: int | None) -> int:
+        """The step, by default the last one, if it has a checkpoint."""
+        steps = self.steps()
+        if not steps:
+            raise RunError(f"{self.folder} has no checkpoint yet")
+        if step is not None and step not in steps:
+            raise RunError(f"{self.folder} has no checkpoint of step {step}: it has {steps}")
+        return steps[-1] if step is None else step
 
     def _place(self, step: int) -> Path:
         return self.folder / "checkpoints" / f"{step:09d}"

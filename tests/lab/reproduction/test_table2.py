@@ -246,6 +246,8 @@ def test_all_records_make_a_report(
     monkeypatch.chdir(tmp_path)
     for name in ("figure2", "figure5", "figure4"):
         assert zloss("paper", name, "--studies", studies, "--seeds", 2) == 0
+    plain = ("--set", "network.dropout=0", "--records", "benchmarks/paper/no_dropout", "--scores", "mrr")
+    assert zloss("paper", "figure2", "--studies", studies, "--seeds", 2, *plain) == 0
     assert zloss("paper", "figure3", "--studies", studies, "--seeds", 2, "--a", "0.1,1") == 0
     assert zloss("paper", "table2", "--corpus", corpus, "--budget", 0.1, "--seeds", 2, *MODEL) == 0
     settings = [*MODEL, *flags("training.validate_every=10", "training.stop_after=1")]

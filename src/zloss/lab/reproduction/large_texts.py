@@ -139,7 +139,7 @@ class LargeText:
             "network": preset_of(model),
             "budget": self.budget.name,
             "budget_s": self.budget.seconds,
-            "train_s": run.load().state["seconds"],
+            "train_s": run.state()["seconds"],
             "epochs": run.metrics()[-1]["epoch"],
             "rates_tried": [] if self.rates is None else list(self.rates.values),
             "seed": seed,
