@@ -148,6 +148,16 @@ def test_state_dict_round_trip(device: torch.device) -> None:
     assert other.param_groups[0]["weight_decay"] == 0.1
 
 
+def test_a_copy_trains_its_own_layers(device: torch.device) -> None:
+    layer = zloss.FactoredLinear(4, 9, device=device)
+    twin, optimizer = copy.deepcopy((layer, zloss.FactoredSGD(layer, 1.0)))
+    before = layer.weight()
+    LOSS(twin(torch.randn(2, 4, device=device), torch.tensor([1, 2], device=device))).backward()
+    optimizer.step()
+    assert torch.equal(layer.weight(), before)
+    assert not torch.equal(twin.weight(), before)
+
+
 def test_the_layer_may_move_after_the_optimizer_was_made(cuda: torch.device) -> None:
     layer = zloss.FactoredLinear(4, 9)
     optimizer = zloss.FactoredSGD(layer, 1.0)
@@ -177,6 +187,8 @@ def test_closure() -> None:
     [
         ([], {}, "got no layers"),
         ([nn.Linear(2, 3)], {}, "FactoredLinear layers, got Linear; give other parameters to an ordinary"),
+        ([{"params": [torch.zeros(2)]}], {}, r'a group of FactoredSGD is \{"layers": \[...\]\} .*, got params'),
+        ([{"layers": []}, nn.Linear(2, 3)], {}, "a group of FactoredSGD is .*, got Linear"),
         (zloss.FactoredLinear(2, 3), {"lr": -1.0}, "lr must be a finite number >= 0, got -1.0"),
         (zloss.FactoredLinear(2, 3), {"lr": float("nan")}, "lr must be a finite number"),
         (zloss.FactoredLinear(2, 3), {"weight_decay": -0.1}, "weight_decay must be a finite number >= 0, got -0.1"),
@@ -187,12 +199,13 @@ def test_bad_arguments(layers: Any, options: dict[str, float], message: str) -> 
         zloss.FactoredSGD(layers, **{"lr": 1.0} | options)
 
 
-def test_a_rate_that_a_schedule_spoils_is_refused() -> None:
+@pytest.mark.parametrize(("name", "value"), [("lr", float("nan")), ("weight_decay", -0.1)])
+def test_a_rate_that_a_schedule_spoils_is_refused(name: str, value: float) -> None:
     layer = zloss.FactoredLinear(4, 9)
     optimizer = zloss.FactoredSGD(layer, 1.0)
     LOSS(layer(torch.ones(2, 4), torch.tensor([1, 2]))).backward()
-    optimizer.param_groups[0]["lr"] = float("nan")
+    optimizer.param_groups[0][name] = value
     before = layer.weight()
-    with pytest.raises(ValueError, match="lr must be a finite number"):
+    with pytest.raises(ValueError, match=f"{name} must be a finite number"):
         optimizer.step()
     assert torch.equal(layer.weight(), before)

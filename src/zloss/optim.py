@@ -28,7 +28,7 @@ class PlainSGD(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            _check_rate("lr", group["lr"])
+            _check_rates(group)
             for parameter in group["params"]:
                 self._descend(parameter, group)
         return loss
@@ -70,17 +70,19 @@ class FactoredSGD(PlainSGD):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add layers, given as `{"layers": [...]}`, with options of their own."""
+        if not isinstance(param_group, dict) or "layers" not in param_group or "params" in param_group:
+            got = ", ".join(param_group) if isinstance(param_group, dict) else type(param_group).__name__
+            raise ValueError(f'a group of FactoredSGD is {{"layers": [...]}} with options, got {got}')
         group = dict(param_group)
-        layers = group.pop("layers", None)
-        layers = [layers] if isinstance(layers, FactoredLinear) else list(layers or [])
+        layers = group.pop("layers")
+        layers = [layers] if isinstance(layers, FactoredLinear) else list(layers)
         for layer in layers:
             if not isinstance(layer, FactoredLinear):
                 raise ValueError(
                     f"FactoredSGD trains FactoredLinear layers, got {type(layer).__name__}; "
                     "give other parameters to an ordinary optimizer"
                 )
-        for name in ("lr", "weight_decay"):
-            _check_rate(name, group.get(name, self.defaults[name]))
+        _check_rates(self.defaults | group)
         super().add_param_group(group | {"params": [layer.V for layer in layers]})
         self._layers |= {layer.V: layer for layer in layers}
 
@@ -91,6 +93,10 @@ class FactoredSGD(PlainSGD):
         """Drop the recorded gradients."""
         for layer in self._layers.values():
             layer.zero_grad()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Torch names what a copy of an optimizer has; without its layers this one could not step.
+        return super().__getstate__() | {"_layers": self._layers}
 
 
 class RowSGD(PlainSGD):
@@ -106,7 +112,7 @@ class RowSGD(PlainSGD):
     """
 
     def __init__(self, params: Iterable[Tensor] | Iterable[dict[str, Any]], lr: float) -> None:
-        _check_rate("lr", lr)
+        _check_rates({"lr": lr})
         super().__init__(params, {"lr": lr})
 
     def _descend(self, parameter: Tensor, group: dict[str, Any]) -> None:
@@ -182,9 +188,12 @@ def _parameters_and_layers(given: Any) -> tuple[list[Tensor], list[FactoredLinea
             parameters[item] = None
         else:
             raise ValueError(f"expected parameters and modules, got {type(item).__name__}")
-    return list(parameters), list(layers)
+    marks = {layer.gradient_mark for layer in layers}  # which stand for gradients and are none
+    return [parameter for parameter in parameters if parameter not in marks], list(layers)
 
 
-def _check_rate(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{name} must be a finite number >= 0, got {value}")
+def _check_rates(group: dict[str, Any]) -> None:
+    for name in ("lr", "weight_decay"):
+        value = group.get(name, 0.0)
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{name} must be a finite number >= 0, got {value}")

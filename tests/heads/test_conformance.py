@@ -245,6 +245,19 @@ def test_a_foreign_loss_says_what_it_cannot_do(case: HeadCase, device: torch.dev
     assert not has_gradient(head)
 
 
+class Doubled(zloss.SoftmaxCrossEntropy):
+    """A user's own loss, made from one of ours."""
+
+    def per_target(self, logits: Tensor, index: Tensor) -> Tensor:
+        return 2 * super().per_target(logits, index)
+
+
+def test_a_loss_that_derives_from_the_softmax_is_what_it_says(device: torch.device) -> None:
+    head = zloss.DenseOutput(HIDDEN, CLASSES, loss=Doubled(), device=device)
+    h, target = torch.randn(4, HIDDEN, device=device), torch.randint(CLASSES, (4,), device=device)
+    assert torch.equal(head(h, target), Doubled()(head.linear(h), target))
+
+
 @every_head
 def test_gradients_accumulate_until_the_step(case: HeadCase, device: torch.device) -> None:
     head, lr = case.made(device), 0.5

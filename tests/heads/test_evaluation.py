@@ -119,6 +119,26 @@ def test_evaluation_is_exact_under_autocast(case: HeadCase, device: torch.device
     assert log_prob is None or torch.equal(head.log_prob(h), log_prob)
 
 
+def test_what_all_scores_of_a_row_share_costs_no_digits(device: torch.device) -> None:
+    layer = zloss.FactoredLinear(HIDDEN, CLASSES, device=device)
+    h, target = torch.randn(ROWS, HIDDEN, device=device), spread(ROWS).to(device)
+    expected = layer.rank(h, target)
+    layer.omega.fill_(1e7)  # beside which float32 would lose all scores
+    assert torch.equal(zloss.SphericalOutput(layer, zloss.ZLoss(a=0.1, b=10)).rank(h, target), expected)
+
+
+@every_head
+def test_half_precision_activations(case: HeadCase, device: torch.device) -> None:
+    head = case.made(device, dtype=torch.float32)
+    h, target = good_batch(head)
+    low = h.detach().bfloat16()
+    reads: list[Callable[[Tensor], Tensor]] = [lambda h: head.rank(h, target)]
+    if isinstance(head, zloss.SphericalOutput | zloss.DenseOutput | zloss.SampledSoftmax):
+        reads.append(head.logits)
+    for read in reads:
+        assert torch.equal(read(low), read(low.float()))
+
+
 # ---- probabilities ---------------------------------------------------------------------------------------------------
 
 
@@ -147,6 +167,12 @@ def test_target_log_prob_and_perplexity(case: HeadCase, device: torch.device) ->
         assert of_targets[~valid].count_nonzero() == 0
         perplexity = math.exp(-(expected.sum() / valid.sum()).item())
         assert head.perplexity(h, target) == pytest.approx(perplexity, rel=1e-10)
+
+
+def test_perplexity_of_targets_that_share_their_bits_with_the_ignored_one(device: torch.device) -> None:
+    head = zloss.DenseOutput(HIDDEN, 200, device=device)
+    h, target = torch.randn(2, HIDDEN, device=device), torch.tensor([156, 3], device=device)  # 156 = -100 + 256
+    assert head.perplexity(h, target.to(torch.uint8)) == head.perplexity(h, target)
 
 
 @every_probability_model

@@ -243,6 +243,14 @@ def test_the_same_seed_gives_the_same_clusters() -> None:
     assert first.sizes == again.sizes == Clustering.in_order(100, 8).sizes
 
 
+@pytest.mark.parametrize("counts", [None, torch.arange(30)], ids=["in order", "by frequency"])
+def test_a_head_is_built_where_torch_is_told_to(counts: Tensor | None) -> None:
+    with torch.device("meta"):
+        head, clustering = zloss.HierarchicalSoftmax(8, 30, counts=counts), Clustering.shuffled(30)
+    assert {tensor.device.type for tensor in head.state_dict().values()} == {"meta"}
+    assert clustering.order.device.type == "cpu"
+
+
 @pytest.mark.parametrize("given_as", ["counts", "clustering"])
 def test_counts_are_a_clustering_by_frequency(given_as: str) -> None:
     counts = torch.randint(100, (30,))

@@ -197,10 +197,12 @@ def test_bad_targets_and_activations_raise_their_bits(kernel_device: torch.devic
     assert int(made.fault) == int(case.fault) == TARGET
     assert made.mean.isnan().tolist() == [row == 2 for row in range(6)]
     assert not gradient(case, made).h.any(), "nothing is learnt from such a batch"
-    h = case.h.detach().clone()
-    h[4, 3] = torch.inf
-    made = statistics(case, h=h)
-    assert int(made.fault) == HIDDEN, "the bits of one batch do not stick to the next"
+    for value in (torch.inf, 1e25):  # whose square float32 cannot hold
+        h = case.h.detach().clone()
+        h[4, 3] = value
+        made = statistics(case, h=h)
+        assert int(made.fault) == HIDDEN, "the bits of one batch do not stick to the next"
+        assert made.mean.isnan().tolist() == [row == 4 for row in range(6)]
     assert int(case.fault) == TARGET | HIDDEN, "but to the layer they do"
 
 
@@ -223,6 +225,17 @@ def test_what_cannot_be_taken_changes_nothing(
     for part, old in zip(state, [case.layer.V, *case.layer.factors()], strict=True):
         assert torch.equal(part, old)
     assert torch.equal(pack, case.pack)
+
+
+def test_weights_decay_without_rows(kernel_device: torch.device) -> None:
+    case = make_case(0, 16, 1, torch.float64, kernel_device)
+    before = case.layer.factors()
+    expected = exact_step(before, case.record, LR, DECAY, CLASSES).factors
+    (V, *factors), _ = step(case)
+    assert torch.equal(V, case.layer.V)
+    for new, right in zip(factors, expected, strict=True):
+        assert error(new, right) <= 1e-12
+    assert int(case.fault) == 0
 
 
 @pytest.mark.parametrize(("rows", "width"), [(7, 16), (40, 33)])

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+import zloss
 from tests.lab.pets import pets_corpus
 from zloss.heads import HeadConfig
 from zloss.lab import stopwatch
@@ -282,9 +283,11 @@ def test_a_resumed_run_has_the_time_that_is_left(corpus: Path, tmp_path: Path) -
 def test_the_log_has_the_refactors_since_the_last_line(corpus: Path, tmp_path: Path) -> None:
     config = experiment(corpus, log_every=5)
     trainer = Trainer(config, Run(tmp_path / "run").create(to_table(config)), lambda _: None)
+    layer = trainer.network.head.layer
+    assert isinstance(layer, zloss.FactoredLinear)
     for number in (0, 2, 1):
         for _ in range(number):
-            trainer.network.head.layer.refactor()
+            layer.refactor()
         for _ in range(5):
             trainer._after_step(trainer.take_step())
     lines = [line for line in trainer.run.metrics() if line["kind"] == "training"]

@@ -60,6 +60,7 @@ BAD_BATCHES: dict[str, tuple[Callable[[Tensor, Tensor], tuple[Any, Any]], str]] 
     "target three-dimensional": (lambda h, t: (h, t[:, None, None]), r"got \(4, 1, 1\)"),
     "h NaN": (lambda h, t: (with_value(h, float("nan")), t), "h has a NaN or an infinity"),
     "h infinite": (lambda h, t: (with_value(h, float("-inf")), t), "h has a NaN or an infinity"),
+    "h overflowing": (lambda h, t: (1e25 * h, t), "activations that overflow"),
     "h integer": (lambda h, t: (h.long(), t), r"floating-point tensor of shape \(B, 5\), got dtype torch\.int64"),
     "h an array": (lambda h, t: (h.tolist(), t), "floating-point tensor.*got list"),
     "h too narrow": (lambda h, t: (h[:, :-1], t), r"shape \(B, 5\), got \(4, 4\)"),
@@ -128,7 +129,7 @@ def test_non_finite_h_anywhere(position: int, value: float) -> None:
 def test_non_finite_upstream_gradient_is_refused(value: float, device: torch.device) -> None:
     layer = make_layer(device)
     (layer(*good_batch(layer)).scatter.sum() * value).backward()
-    with refuses(layer, "the gradient has a NaN or an infinity"):
+    with refuses(layer, "the gradient has a NaN or an infinity, .*; lower the learning rate or clip the gradient"):
         layer.step_(1.0)
     layer.zero_grad()
     LOSS(layer(*good_batch(layer))).backward()

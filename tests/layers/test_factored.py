@@ -98,7 +98,22 @@ ZERO_GRADS: dict[str, Callable[[zloss.FactoredLinear], None]] = {
     "of a model around it": lambda layer: nn.Sequential(layer).zero_grad(),
     "of its optimizer": lambda layer: zloss.FactoredSGD(layer, 1.0).zero_grad(),
     "of another optimizer": lambda layer: torch.optim.Adam(layer.parameters()).zero_grad(),
+    "of a model, in place": lambda layer: nn.Sequential(layer).zero_grad(set_to_none=False),
+    "of another optimizer, in place": lambda layer: torch.optim.Adam(layer.parameters()).zero_grad(set_to_none=False),
 }
+
+
+def test_a_mark_serves_until_somebody_writes_to_it(device: torch.device) -> None:
+    layer = make_layer(device)
+    marks = []
+    for set_to_none in (True, True, False, True):
+        loss_of(layer).backward()
+        marks.append(layer.gradient_mark.grad)
+        nn.Sequential(layer).zero_grad(set_to_none=set_to_none)
+    assert marks[0] is marks[1] is marks[2], "no launch for a new one"
+    assert marks[3] is not marks[2]
+    assert marks[3] is not None
+    assert marks[3].all()
 
 
 @pytest.mark.parametrize("zero_grad", ZERO_GRADS.values(), ids=ZERO_GRADS.keys())
@@ -116,6 +131,16 @@ def test_zero_grad_from_anywhere_drops_the_record(
         zloss.ZLoss(a=0.2, b=8.0)(each(h, target)).backward()
         each.step_(20.0)
     assert torch.equal(layer.weight(), twin.weight()), "only the later gradient counts"
+
+
+def test_clipping_by_torch_does_not_drop_the_record(device: torch.device) -> None:
+    layer, other = make_layer(device), nn.Linear(2, 2, device=device)
+    loss_of(layer).backward()
+    other(torch.ones(1, 2, device=device)).sum().backward()
+    expected = torch.nn.utils.get_total_norm([p.grad for p in other.parameters() if p.grad is not None])
+    norm = torch.nn.utils.clip_grad_norm_([*other.parameters(), *layer.parameters()], 1e-3)
+    assert torch.equal(norm.to(expected), expected), "the mark adds nothing to it"
+    assert layer.recorded_gradient() is not None
 
 
 def test_zero_grad_of_another_optimizer_before_the_step_is_pointed_out(device: torch.device) -> None:
@@ -161,6 +186,12 @@ def test_refactor_between_backward_and_step_changes_nothing(
     twin.step_(20.0)
     # Some roundings of V and, in float32, of products.
     assert relative_error(layer.weight(), twin.weight()) < 20 * torch.finfo(dtype).eps
+
+
+def test_from_linear_stays_where_the_weights_are(device: torch.device) -> None:
+    linear = nn.Linear(3, 7, device=device)
+    assert zloss.FactoredLinear.from_linear(linear).V.device == device
+    assert zloss.FactoredLinear.from_linear(linear, device=None).V.device == device
 
 
 def test_from_linear_takes_device_and_options(device: torch.device) -> None:
@@ -340,8 +371,22 @@ def test_state_dict_tensors_stay_consistent_while_training(device: torch.device)
 
 def test_wrong_shapes_do_not_load(device: torch.device) -> None:
     layer = make_layer(device)
-    with pytest.raises(RuntimeError, match="size mismatch"):
+    train(layer)
+    before = {name: tensor.clone() for name, tensor in layer.state_dict().items()}
+    with pytest.raises(RuntimeError, match=r"(?s)none of them was loaded.*size mismatch for V"):
         layer.load_state_dict(zloss.FactoredLinear(HIDDEN, CLASSES + 1).state_dict())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in layer.state_dict().items())
+
+
+def test_a_part_of_the_factors_does_not_load(device: torch.device) -> None:
+    """W = V U + 1 omega^T: with the V of another layer alone it would be the weights of neither."""
+    layer = make_layer(device)
+    train(layer)
+    before = layer.weight()
+    with pytest.raises(RuntimeError, match="none of them was loaded"):
+        layer.load_state_dict({"V": torch.zeros_like(layer.V)}, strict=False)
+    assert layer.load_state_dict({}, strict=False).missing_keys == ["V", "U", "U_inv", "omega", "wbar", "gram"]
+    assert torch.equal(layer.weight(), before)
 
 
 def test_loading_drops_the_recorded_gradient(device: torch.device) -> None:

@@ -132,6 +132,18 @@ def test_results_are_not_read_over_a_fault(layer: zloss.FactoredLinear) -> None:
         read()
 
 
+def test_training_goes_on_after_a_conversion(cuda: torch.device) -> None:
+    """Kernels and definition report on a step in different lengths, from a width of more than one tile on."""
+    layer = zloss.FactoredLinear(40, CLASSES, device=cuda)
+    for dtype in (torch.float32, torch.float64, torch.float32):
+        layer.to(dtype)
+        for _ in range(20):
+            h, target = torch.randn(8, 40, device=cuda, dtype=dtype), torch.randint(CLASSES, (8,), device=cuda)
+            LOSS(layer(h, target)).backward()
+            layer.step_(1.0)
+        layer.raise_faults()
+
+
 def test_many_steps_ahead_the_host_waits(layer: zloss.FactoredLinear) -> None:
     train_steps(layer, 100)
     reports = layer._reports

@@ -246,6 +246,12 @@ def test_weights_go_to_and_fro(device: torch.device) -> None:
     assert torch.equal(other.logits(h), dense.logits(h))
 
 
+def test_an_h_that_lacks_a_column_is_not_taken_for_one_without_its_bias() -> None:
+    gram, _ = twins()
+    with pytest.raises(ValueError, match=rf"h must have shape \(B, {HIDDEN}\), got \(2, {HIDDEN - 1}\)"):
+        gram(hidden(2)[:, 1:], torch.tensor([0, 1]))
+
+
 def test_a_target_that_is_no_class() -> None:
     gram, _ = twins()
     with pytest.raises(ValueError, match="target 61 is out of range: expected 0 <= target < 61"):

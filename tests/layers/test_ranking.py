@@ -121,6 +121,39 @@ def test_wrong_arguments(kind: type[Layer], device: torch.device) -> None:
         layer.rank(h, torch.tensor([0, 101], device=device))
 
 
+@KINDS
+def test_half_precision_does_not_reach_the_scores(kind: type[Layer], device: torch.device) -> None:
+    """With eight bits there would be ties, which share the better rank."""
+    layer, h = make_layer(kind, device).float(), torch.randn(9, 6, device=device).bfloat16()
+    target = torch.randint(101, (9,), device=device)
+    expected = layer.logits(h.float()), *layer.topk(h.float(), 5), layer.rank(h.float(), target)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        assert all(map(torch.equal, (layer.logits(h), *layer.topk(h, 5), layer.rank(h, target)), expected))
+
+
+@KINDS
+def test_ranks_need_an_h_that_fits(kind: type[Layer], device: torch.device) -> None:
+    layer, target = make_layer(kind, device), torch.zeros(2, dtype=torch.long, device=device)
+    with pytest.raises(ValueError, match=r"h must have shape \(B, 6\), got \(2, 5\)"):
+        layer.rank(torch.randn(2, 5, dtype=torch.float64, device=device), target)
+
+
+@KINDS
+def test_ranks_need_targets_on_the_same_device(kind: type[Layer], device: torch.device) -> None:
+    layer = make_layer(kind, device)
+    with pytest.raises(ValueError, match=r"h and target must be on one device, got .* and meta"):
+        layer.rank(
+            torch.randn(2, 6, dtype=torch.float64, device=device), torch.zeros(2, dtype=torch.long, device="meta")
+        )
+
+
+def test_weights_that_have_diverged_do_not_rank_first(device: torch.device) -> None:
+    layer = zloss.DenseLinear(6, 101, device=device)
+    layer.linear.weight.data.fill_(torch.nan)
+    with pytest.raises(ValueError, match="the score of a target is NaN, which has no rank"):
+        layer.rank(torch.randn(2, 6, device=device), torch.tensor([0, 1], device=device))
+
+
 def test_many_rows_are_ranked_in_parts(device: torch.device) -> None:
     layer = make_layer(zloss.FactoredLinear, device)
     h = torch.randn(5000, 6, dtype=torch.float64, device=device)

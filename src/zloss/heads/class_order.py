@@ -23,7 +23,7 @@ class ClassOrder(nn.Module):
         order = order.clone()  # loading a checkpoint writes into it
         self.register_buffer("classes", order)
         self.register_buffer(
-            "positions", torch.empty_like(order).scatter_(0, order, torch.arange(len(order)).to(order))
+            "positions", torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
         )
 
     @classmethod

@@ -28,7 +28,7 @@ class Clustering:
         if not isinstance(order, Tensor) or order.dim() != 1 or order.dtype != torch.long:
             got = f"{order.dtype} {tuple(order.shape)}" if isinstance(order, Tensor) else type(order).__name__
             raise ValueError(f"order must be a one-dimensional int64 tensor of classes, got {got}")
-        if not torch.equal(order.cpu().sort().values, torch.arange(len(order))):
+        if not torch.equal(order.cpu().sort().values, torch.arange(len(order), device="cpu")):
             raise ValueError(f"order must have each class from 0 to {len(order) - 1} once")
         if min(self.sizes, default=0) < 1 or sum(self.sizes) != len(order):
             raise ValueError(
@@ -39,7 +39,7 @@ class Clustering:
     @classmethod
     def in_order(cls, num_classes: int, num_clusters: int | None = None) -> "Clustering":
         """Neighbouring class numbers together: by frequency, where classes are numbered by frequency."""
-        return cls(torch.arange(num_classes), _equal_sizes(num_classes, num_clusters))
+        return cls(torch.arange(num_classes, device="cpu"), _equal_sizes(num_classes, num_clusters))
 
     @classmethod
     def by_frequency(cls, counts: Tensor, num_clusters: int | None = None) -> "Clustering":
@@ -59,7 +59,7 @@ class Clustering:
     @classmethod
     def shuffled(cls, num_classes: int, num_clusters: int | None = None, *, seed: int = 0) -> "Clustering":
         """At random, the same for the same seed."""
-        order = torch.randperm(num_classes, generator=torch.Generator().manual_seed(seed))
+        order = torch.randperm(num_classes, generator=torch.Generator("cpu").manual_seed(seed), device="cpu")
         return cls(order, _equal_sizes(num_classes, num_clusters))
 
 

@@ -1,5 +1,7 @@
 """The dense head: any loss, every logit."""
 
+from typing import TypeGuard
+
 import torch
 from torch import Tensor, nn
 
@@ -52,13 +54,13 @@ class DenseOutput(LinearHead):
         ignore_index = int(getattr(loss, "ignore_index", IGNORE_INDEX))
         super().__init__(in_features, num_classes, bias=bias, device=device, dtype=dtype, ignore_index=ignore_index)
         find_cross_entropy(softmax)
-        if softmax != "logits" and not isinstance(loss, SoftmaxCrossEntropy):
+        if softmax != "logits" and not _is_softmax(loss):
             raise ValueError(f"softmax={softmax!r} computes SoftmaxCrossEntropy, not {type(loss).__name__}")
         self.loss, self.softmax = loss, softmax
 
     def forward(self, h: Tensor, target: Tensor, *, weight: Tensor | None = None) -> Tensor:
         admitted = self._door.admit(h, target, self.linear.weight)
-        if isinstance(self.loss, SoftmaxCrossEntropy):
+        if _is_softmax(self.loss):
             return admitted.conclude(self._softmax_loss(self.loss, admitted, weight))
         logits, innermost = self.linear(admitted.h), _innermost(self.loss)
         if isinstance(innermost, Loss):
@@ -110,6 +112,11 @@ class DenseOutput(LinearHead):
         parts = zip(h.split(rows), targets.index.split(rows), strict=True)
         log_prob = torch.cat([self.log_prob(part).gather(1, index) for part, index in parts])
         return torch.where(targets.valid, log_prob, 0).reshape(target.shape)
+
+
+def _is_softmax(loss: nn.Module) -> TypeGuard[SoftmaxCrossEntropy]:
+    """Not what derives from it: who overrides `per_target` gets what they wrote."""
+    return type(loss) is SoftmaxCrossEntropy
 
 
 def _innermost(loss: nn.Module) -> nn.Module:

@@ -104,7 +104,8 @@ class Head(nn.Module, ABC):
     def perplexity(self, h: Tensor, target: Tensor) -> float:
         """`exp` of the mean negative log-probability of the targets; `zloss.Perplexity` does it over many batches."""
         metric = Perplexity()
-        metric.update(self.target_log_prob(h, target), counted=target != self.ignore_index)
+        log_prob = self.target_log_prob(h, target)
+        metric.update(log_prob, counted=target.long() != self.ignore_index)  # which a narrow type would wrap
         return metric.compute()
 
     def sgd(self, lr: float, *, weight_decay: float = 0.0) -> Optimizer:

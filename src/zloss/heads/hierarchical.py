@@ -79,9 +79,9 @@ class HierarchicalSoftmax(Head):
         clustering = _clustering(num_classes, clusters, counts)
         self.reduction: Reduction = reduction
         self.implementation, self.exact_rows = implementation, exact_rows
-        self.order = ClassOrder(clustering.order.to(device))
         self.blocks = RowBlocks(clustering.sizes, device=device)
         self.clusters = nn.Linear(in_features, self.blocks.num_blocks, bias=bias, device=device, dtype=dtype)
+        self.order = ClassOrder(clustering.order.to(self.clusters.weight.device))
         self.members = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))
         self.member_bias = nn.Parameter(torch.empty(num_classes, device=device, dtype=dtype)) if bias else None
         self.reset_parameters()

@@ -8,6 +8,7 @@ from zloss.heads.head import Head
 from zloss.layers import DenseLinear, FactoredLinear
 from zloss.layers.ranking import Scores
 from zloss.losses import SphericalLoss
+from zloss.losses.loss import Loss
 from zloss.optim import FactoredSGD
 
 
@@ -45,7 +46,9 @@ class SphericalOutput(Head):
         return admitted.conclude(self.loss(self.layer(admitted.h, admitted.targets), weight=weight))
 
     def scores(self, h: Tensor) -> Scores:
-        return self.layer.scores(h).transformed(self.loss.score)
+        scores = self.layer.scores(h)
+        # Ranks by plain activations do without what all scores of a row have in common.
+        return scores if type(self.loss).score is Loss.score else scores.transformed(self.loss.score)
 
     def logits(self, h: Tensor) -> Tensor:  # (B, C)
         """All activations, without gradient."""

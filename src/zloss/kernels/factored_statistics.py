@@ -209,8 +209,8 @@ def _reduce(
     mean = tl.sum(row * tl.load(wbar + j, mask=j < H, other=0))
     shift = tl.load(omega + j, mask=j < H, other=0)
     scatter = tl.sum(row * tl.load(hg + i * H + j, mask=j < H, other=0))
-    # 0 x is 0 for every finite x, and NaN for all else.
-    found = tl.load(bits + i) | tl.where((mean + scatter) * 0 == 0, 0, FAULT)
+    # 0 x is 0 for every finite x, and NaN for all else; what is finite here may overflow what holds it.
+    found = tl.load(bits + i) | tl.where((mean + scatter).to(moments.dtype.element_ty) * 0 == 0, 0, FAULT)
     if not IS_FEW:
         hu, level = tl.load(turned + i * H + j, mask=j < H, other=0).to(tl.float64), tl.sum(row * shift)
     for k in range(K):

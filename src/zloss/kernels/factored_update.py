@@ -110,14 +110,16 @@ def step_(
     state: State, batch: Batch, lr: float, weight_decay: float, *, gradient_fault: int, singular_fault: int
 ) -> None:
     """Take the step, or raise a fault on the device and change nothing."""
+    if not len(batch.h):  # weights decay all the same: a row of zeros stands for none
+        row: list[Any] = [part.new_zeros(1, *part.shape[1:]) for part in batch[:-1]]
+        batch = Batch(*row)
     rows, width = batch.h.shape
-    if rows:
-        regime = _ThroughRows if rows < width else _ThroughColumns
-        with torch.cuda.device_of(batch.h):
-            step = regime(state, batch, lr, weight_decay)
-            step.prepare(gradient_fault)
-            step.solve()
-            step.apply(singular_fault)
+    regime = _ThroughRows if rows < width else _ThroughColumns
+    with torch.cuda.device_of(batch.h):
+        step = regime(state, batch, lr, weight_decay)
+        step.prepare(gradient_fault)
+        step.solve()
+        step.apply(singular_fault)
 
 
 class _Step:

@@ -3,9 +3,10 @@
 from typing import Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from zloss.layers.inputs import check_hidden, check_same_device
+from zloss.layers.precision import exact_products
 from zloss.layers.ranking import LinearScores
 from zloss.stats import SphericalStats
 from zloss.targets import IGNORE_INDEX, Targets, checked_targets
@@ -60,18 +61,23 @@ class DenseLinear(nn.Module):
     @torch.no_grad()
     def logits(self, h: Tensor) -> Tensor:  # (B, C)
         """All scores, without gradient."""
-        return F.linear(h, self.linear.weight, self.linear.bias)
+        with exact_products(self.linear.weight.device.type):
+            return self.scores(h).all()
 
     @torch.no_grad()
     def topk(self, h: Tensor, k: int, *, block_size: int | None = None) -> tuple[Tensor, Tensor]:  # (B, k), (B, k)
         """Scores and classes of the k best classes, best first, in blocks of `block_size` classes."""
-        return self.scores(h).topk(k, block_size)
+        with exact_products(self.linear.weight.device.type):
+            return self.scores(h).topk(k, block_size)
 
     @torch.no_grad()
     def rank(self, h: Tensor, target: Tensor, *, block_size: int | None = None) -> Tensor:  # as target
         """1 + the number of classes that score strictly higher than the target; 0 for an ignored target."""
-        targets = checked_targets(target, h.shape[0], self.num_classes, self.ignore_index)
-        return self.scores(h).rank(targets, block_size).reshape(target.shape)
+        with exact_products(self.linear.weight.device.type):
+            scores = self.scores(h)
+            check_same_device(h, target)
+            targets = checked_targets(target, len(h), self.num_classes, self.ignore_index)
+            return scores.rank(targets, block_size).reshape(target.shape)
 
     def to_linear(self) -> nn.Linear:
         """An independent `nn.Linear` with the same weights."""
@@ -85,8 +91,10 @@ class DenseLinear(nn.Module):
         return layer
 
     def scores(self, h: Tensor) -> LinearScores:
-        """The scores of all classes, to be evaluated piecewise."""
-        return LinearScores(h, self.linear.weight, class_bias=self.linear.bias)
+        """The scores of all classes, to be evaluated piecewise; within `exact_products` where they should be exact."""
+        weight, bias = self.linear.weight, self.linear.bias
+        check_hidden(h, self.in_features, weight)
+        return LinearScores(h.to(weight.dtype), weight, class_bias=bias)
 
 
 def _copy_of(linear: nn.Linear) -> nn.Linear:

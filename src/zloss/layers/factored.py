@@ -145,6 +145,7 @@ class FactoredLinear(FactoredWeight):
         """1 + the number of classes that score strictly higher than the target; 0 for an ignored target."""
         with exact_products(self.V.device.type):
             scores = self.scores(h)
+            check_same_device(h, target)
             targets = checked_targets(target, len(h), self.num_classes, self.ignore_index)
             return scores.rank(targets, block_size).reshape(target.shape)
 
@@ -168,7 +169,7 @@ class FactoredLinear(FactoredWeight):
         """
         weight, bias = linear.weight, linear.bias
         options = {"dtype": weight.dtype} | options
-        device = options.pop("device", weight.device)
+        device = options.pop("device", None) or weight.device
         # Made without memory first: random weights and their Gram matrix would only be thrown away.
         blank = cls(linear.in_features, linear.out_features, bias=bias is not None, device="meta", **options)
         layer = blank.to_empty(device=device)

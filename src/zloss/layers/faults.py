@@ -5,6 +5,7 @@ sets a bit there, takes no further step while any bit is set, and raises the sam
 the bits at hand: a few steps later, or at the next call that reads results anyway.
 """
 
+import math
 from collections import deque
 from enum import IntFlag
 
@@ -38,9 +39,10 @@ def fault_error(fault: Fault, safe_lr: float, num_classes: int) -> ValueError:
     if Fault.HIDDEN in fault:
         return ValueError("h has a NaN or an infinity (or activations that overflow): check the layers below")
     if Fault.GRADIENT in fault:
+        stable = f" (with lr <= {safe_lr:.3g} this step is stable)" if 0 < safe_lr < math.inf else ""
         return RefusedStepError(
             "step refused, the layer is unchanged: the gradient has a NaN or an infinity, or the step would overflow "
-            f"the weights; lower the learning rate (with lr <= {safe_lr:.3g} this step is stable) or clip the gradient",
+            f"the weights; lower the learning rate{stable} or clip the gradient",
             safe_lr,
         )
     return RefusedStepError(

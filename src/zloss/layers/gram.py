@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from zloss.layers.conditioning import centred_moments
 from zloss.layers.dense import DenseLinear
+from zloss.layers.inputs import check_hidden
 from zloss.layers.precision import default_product_dtype, default_state_dtype, exact_products
 from zloss.layers.statistics import with_bias_column
 from zloss.stats import SphericalStats
@@ -40,8 +41,9 @@ class GramLinear(DenseLinear):
     """
 
     def forward(self, h: Tensor, target: Tensor | Targets) -> SphericalStats:
-        targets = checked_targets(target, len(h), self.num_classes, self.ignore_index)
         weight, bias = self.linear.weight, self.linear.bias
+        check_hidden(h, self.in_features, weight)
+        targets = checked_targets(target, len(h), self.num_classes, self.ignore_index)
         columns = weight if bias is None else torch.cat([weight, bias[:, None]], 1)
         scores, mean, scatter = GramStatistics.apply(h, columns, targets)  # type: ignore[no-untyped-call]
         valid = targets.valid.reshape(target.shape)

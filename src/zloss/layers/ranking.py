@@ -134,6 +134,8 @@ class Scores(ABC):
 
     def _rank_of_rows(self, index: Tensor, width: int) -> Tensor:
         own = self._own_of_rows(index)
+        if own.isnan().any():  # no score is higher than NaN: every target would rank first
+            raise ValueError("the score of a target is NaN, which has no rank: have the weights diverged?")
         higher = torch.zeros_like(index)
         for start, scores in self._blocks(width):
             _count_higher_(higher, scores, own, index, start)

@@ -66,8 +66,9 @@ class FactoredStatistics(torch.autograd.Function):
             mean = hs @ f.wbar
             scatter = (hs * hg).sum(1).clamp_min(0)
             scores = (rows * hu[:, None]).sum(-1, dtype=hs.dtype) + (hs @ f.omega)[:, None]
+        moments = (mean + scatter).to(rows.dtype)  # which may overflow what holds them
         refused = tape.weight.inspect(
-            Fault.TARGET.value * targets.out_of_range + Fault.HIDDEN.value * ~(mean + scatter).isfinite().all()
+            Fault.TARGET.value * targets.out_of_range + Fault.HIDDEN.value * ~moments.isfinite().all()
         )
         ctx.save_for_backward(hs, hg, hu, mean, rows, targets.index, targets.valid, refused)
         ctx.tape, ctx.h_dtype, ctx.h_width = tape, h.dtype, h.shape[1]

@@ -28,6 +28,7 @@ _MAX_SCALE = 1e6
 # this many times over has leapt towards singularity, and is refused.
 _LEAP = 100.0
 _FORGOTTEN_STEP = 1000  # backward passes without a step before we suspect that there is no optimizer
+_MARK = 1e-20  # told from zero, and lost in any norm of gradients that it gets into
 _HASTY_STEPS, _HASTY_REFACTORS = 10, 5  # so many refactors, each so soon after the last: the learning rate is too large
 
 
@@ -72,14 +73,16 @@ class FactoredWeight(nn.Module):
         self._drift: Tensor | None = None
         self._steps_since_refactor = self._hasty_refactors = 0
         self._records: list[RecordedGradient] = []
+        self._mark: Tensor | None = None
+        self._mark_version = 0
         self._captured_records: list[RecordedGradient] = []
         self.version = 0  # counts changes of the weights, so that a stale backward pass is noticed
         self._reports = DeviceReports()
         self._fused: FusedFactors | None = None
         self._asked_state_dtype, self._asked_product_dtype = state_dtype, product_dtype
         self.V = nn.Parameter(torch.empty(num_classes, width, device=device, dtype=dtype))
-        # Has a `.grad` exactly while a gradient of W is recorded, so that `zero_grad()` of a model or of any optimizer
-        # that holds its parameters drops the record too, as it would the gradient of an `nn.Linear`.
+        # Has a `.grad`, not zero, exactly while a gradient of W is recorded, so that `zero_grad()` of a model or of any
+        # optimizer that holds its parameters drops the record too, as it would the gradient of an `nn.Linear`.
         self.gradient_mark = nn.Parameter(torch.zeros(1, device=device, dtype=dtype))
         square, row = (width, width), (width,)
         for name, shape in {"U": square, "U_inv": square, "omega": row, "wbar": row, "gram": square}.items():
@@ -133,9 +136,9 @@ class FactoredWeight(nn.Module):
 
     def record(self, gradient: RecordedGradient) -> None:
         """Add to the gradient that the next step will apply."""
-        if self.gradient_mark.grad is None:
+        if self._is_zeroed():
             self._records = []
-            self.gradient_mark.grad = torch.zeros_like(self.gradient_mark)
+            self.gradient_mark.grad = self._intact_mark()
         self._records.append(gradient)
         if len(self._records) == _FORGOTTEN_STEP:
             warnings.warn(
@@ -144,11 +147,26 @@ class FactoredWeight(nn.Module):
 
     def recorded_gradient(self) -> RecordedGradient | None:
         """The gradient of W left by the backward passes since the last step, in factored form; None without any."""
-        if not self._records or self.gradient_mark.grad is None:
+        if not self._records or self._is_zeroed():
             return None
         if len(self._records) > 1:
             self._records = [concatenate(self._records)]
         return self._records[0]
+
+    def _intact_mark(self) -> Tensor:
+        """The last one until somebody writes to it: in a graph, a launch to make another would delay every step."""
+        mark, own = self._mark, self.gradient_mark
+        if mark is None or mark._version != self._mark_version or (mark.device, mark.dtype) != (own.device, own.dtype):
+            mark = self._mark = torch.full_like(own, _MARK)
+            self._mark_version = mark._version
+        return mark
+
+    def _is_zeroed(self) -> bool:
+        mark = self.gradient_mark.grad
+        if mark is None:
+            return True
+        # `set_to_none=False` writes a zero. Who has not been written to need not be read: a GPU would be waited for.
+        return mark._version != self._mark_version and not is_capturing() and not mark.any()
 
     @torch.no_grad()
     def grad_norm(self) -> Tensor:  # ()
@@ -383,6 +401,7 @@ class FactoredWeight(nn.Module):
         if kind != (self.V.device, self.V.dtype):  # else a captured step goes on with what there is
             self._fused = None
             self._report = torch.zeros(4, device=self.V.device, dtype=torch.float64)
+            self._reports = DeviceReports()  # what the old one keeps to use again is of another length or device
         self._forget_history()
         return self
 
@@ -395,7 +414,13 @@ class FactoredWeight(nn.Module):
         del destination[prefix + "gradient_mark"]
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        mark = {prefix + "gradient_mark": self.gradient_mark.detach()}
-        super()._load_from_state_dict(state_dict | mark, prefix, *args)
+        own = {prefix + name: getattr(self, name) for name in ("V", *Factors._fields)}
+        shapes = {key: getattr(state_dict.get(key), "shape", None) for key in own}
+        fitting = {key: tensor for key, tensor in own.items() if tensor.shape == shapes[key]}
+        kept = {prefix + "gradient_mark": self.gradient_mark.detach()}
+        if 0 < len(fitting) < len(own):
+            kept |= fitting
+            args[-1].append("V and its factors make one matrix: they load together, so none of them was loaded")
+        super()._load_from_state_dict(state_dict | kept, prefix, *args)
         self._refresh_copies()
         self._forget_history()
