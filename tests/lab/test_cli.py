@@ -52,6 +52,7 @@ def test_from_text_to_predictions(run: Path, tmp_path: Path, capsys: pytest.Capt
     ("arguments", "message"),
     [
         (("train", "RUN", "--corpus", "CORPUS"), "is not empty: resume the run that is there"),
+        (("train", "text.txt", "--corpus", "CORPUS"), "text.txt is a file, a run is a folder"),
         (("train", "NEW"), "a new run needs --corpus"),
         (("train", "NEW", "--corpus", "CORPUS", "--preset", "net3"), "unknown preset: 'net3'; did you mean 'net"),
         (
@@ -75,12 +76,12 @@ def test_from_text_to_predictions(run: Path, tmp_path: Path, capsys: pytest.Capt
             ("train", "NEW", "--corpus", "text.txt"),
             "text.txt is no prepared corpus: there is no manifest.json. Make one",
         ),
-        (("train", "NEW", "--corpus", "CORPUS", "--config", "MISSING.toml"), "cannot be read as TOML"),
+        (("train", "NEW", "--corpus", "CORPUS", "--config", "MISSING.toml"), "cannot be read as TOML: No such"),
         (("train", "NEW", "--corpus", "NOWHERE"), "NOWHERE"),
         (("train", "NOWHERE", "--resume"), "is not a run"),
         (("evaluate", "NOWHERE"), "is not a run"),
         (("runs", "NOWHERE"), "no runs in"),
-        (("plot", "RUN", "--metric", "beauty"), "has no validation with beauty"),
+        (("plot", "RUN", "--metric", "beauty"), "has no beauty; it has top_1_error, top_5_error"),
         (("data", "info", "NOWHERE"), "NOWHERE"),
         (("train", "NEW", "--corpus", "CORPUS", "--set", "device=abacus"), "there is no device 'abacus'"),
         (
@@ -91,6 +92,7 @@ def test_from_text_to_predictions(run: Path, tmp_path: Path, capsys: pytest.Capt
         (("evaluate", "RUN", "--split", "nothing"), "nothing"),
         (("predict", "RUN", "the cat", "--top", "0"), "k must be between 1"),
         (("plot", "RUN", "--to", "text.txt/curve.png"), "text.txt"),
+        (("bench", "show", "NOWHERE.jsonl"), "error: NOWHERE.jsonl: No such file"),
     ],
 )
 def test_mistakes_end_with_a_line_and_no_traceback(
@@ -106,8 +108,9 @@ def test_mistakes_end_with_a_line_and_no_traceback(
     capsys.readouterr()
     monkeypatch.chdir(tmp_path)
     assert zloss(*(places.get(word, word) for word in arguments)) == 1
-    error = capsys.readouterr().err
+    out, error = capsys.readouterr()
     assert message.replace("RUN", str(run)) in error
+    assert out == ""  # no bar that has nothing to show
     assert "Traceback" not in error
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -167,6 +170,35 @@ def test_after_ctrl_c_it_says_how_to_go_on(
     assert "step 40 is saved. Go on with: zloss train" in capsys.readouterr().err
     assert zloss("train", tmp_path / "new", "--corpus", tmp_path / "corpus") == 130
     assert "stopped before anything was saved" in capsys.readouterr().err
+
+
+def test_ctrl_c_where_nothing_can_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "prepare", interrupted)
+    assert zloss("data", "prepare", "ptb", "--to", tmp_path / "ptb") == 130
+    assert capsys.readouterr().err == "\ninterrupted\n"
+
+
+def test_what_is_shown_of_runs_fits_a_screen(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    head = ("--set", 'network.head={head="hierarchical"}', "--set", "training.validation_examples=20")
+    assert zloss("train", "runs/two", "--corpus", "corpus", *SETTINGS[:6], *SETTINGS[8:], *head) == 0
+    lines = capsys.readouterr().out.splitlines()
+    shown = [line for line in lines if line.startswith("epoch")]
+    assert [line.count("perplexity") for line in shown] == [1, 1]
+    assert zloss("runs", "runs") == 0
+    lines += capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    table = " ".join(" ".join(lines[-6:]).split())
+    assert "top 1 top 10 run head loss step error error mrr perplexity" in table
+    assert "runs/two hierarchical softmax 40" in table
 
 
 def test_a_run_can_be_used_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Path) -> None:

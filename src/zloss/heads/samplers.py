@@ -125,8 +125,9 @@ def log_uniform_rank(u: Tensor, num_classes: int) -> Tensor:  # in [0, 1) -> int
 class UnigramSampler(Sampler):
     """Each class with a probability in proportion to a power of its count, in O(1) by the alias method.
 
-    A class that never occurs is never drawn. As a target it does no harm to a sampled softmax, but nothing ever pushes
-    it down either: add one to all counts where that matters. Noise-contrastive estimation refuses such counts.
+    A class that never occurs is never drawn, unless power is 0. As a target it does no harm to a sampled softmax, but
+    nothing ever pushes it down either: add one to all counts where that matters. Noise-contrastive estimation refuses
+    such counts.
 
     Args:
         counts: how often each class occurs.

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
@@ -37,13 +38,13 @@ def evaluation_table(results: dict[str, Evaluation]) -> Table:
     return table
 
 
-def formatted(result: Evaluation) -> dict[str, str]:
+def formatted(result: Evaluation, *, with_widths: bool = True) -> dict[str, str]:
     """Its scores to read, each with the half-width of its interval where it is one of a sample."""
     record = result.to_record()
     cells = {}
     for name in (*(f"top_{k}_error" for k in result.top_k_error), "mrr", "mean_rank", "perplexity"):
         if name in record:
-            width = record.get(f"{name}_half_width")
+            width = record.get(f"{name}_half_width") if with_widths else None
             style = ".1%" if name.endswith("error") else ".3f" if name == "mrr" else ",.1f"
             cells[name.replace("_", " ")] = f"{record[name]:{style}}" + ("" if width is None else f" ± {width:{style}}")
     return cells
@@ -68,10 +69,12 @@ def run_row(run: Run) -> dict[str, Any]:
 
 def runs_table(runs: list[Run]) -> Table:
     """Runs side by side, at their best validation."""
-    table = Table()
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     rows = [run_row(run) for run in runs]
     for name in rows[0]:
-        table.add_column(name, justify="left" if name in ("run", "head", "loss") else "right")
+        # Long names of folders give way, all else is read in full.
+        side: Literal["left", "right"] = "left" if name in ("run", "head", "loss") else "right"
+        table.add_column(heading(name), justify=side, overflow="fold", no_wrap=name != "run")
     for row in rows:
         table.add_row(
             *(
@@ -80,6 +83,15 @@ def runs_table(runs: list[Run]) -> Table:
             )
         )
     return table
+
+
+def heading(name: str) -> str:
+    """A name above its column, narrow enough for tables with many.
+
+    >>> heading("top_10_error")
+    'top 10\\nerror'
+    """
+    return "\n".join(name.rsplit("_", 1)).replace("_", " ")
 
 
 def rows_table(rows: list[dict[str, Any]]) -> Table:
@@ -100,12 +112,14 @@ def training_bar(console: Console) -> Iterator[Watcher]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[figures]}"),
     )
-    with Bar(*columns, console=console, expand=True) as bar:
+    with _once_used(Bar(*columns, console=console, expand=True)) as bar:
         task = bar.add_task("", total=None, figures="", visible=False)  # until there is something to see
 
         def watch(progress: Progress) -> None:
+            bar.start()
             if progress.validation is not None:
-                cells = {name: cell for name, cell in formatted(progress.validation).items() if name in _IN_A_LINE}
+                scores = formatted(progress.validation, with_widths=False)  # all of them would not fit in a line
+                cells = {name: cell for name, cell in scores.items() if name in _IN_A_LINE}
                 bar.print(f"epoch {progress.epoch:.2f}  " + "  ".join(f"{name} {cell}" for name, cell in cells.items()))
                 return
             condition = "" if progress.condition is None else f"  condition {progress.condition:.2f}"
@@ -120,10 +134,13 @@ def training_bar(console: Console) -> Iterator[Watcher]:
 @contextmanager
 def byte_bar(console: Console) -> Iterator[Any]:
     """A bar over bytes of text."""
-    with Bar(TextColumn("{task.description}"), BarColumn(None), TimeRemainingColumn(), console=console) as bar:
+    with _once_used(
+        Bar(TextColumn("{task.description}"), BarColumn(None), TimeRemainingColumn(), console=console)
+    ) as bar:
         task = bar.add_task("", total=None, visible=False)
 
         def watch(stage: str, done: int, total: int) -> None:
+            bar.start()
             bar.update(task, description=stage, completed=done, total=total, visible=True)
 
         yield watch
@@ -136,3 +153,13 @@ def count_bar(console: Console, what: str) -> Iterator[Callable[[int, int], None
     with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def _once_used(bar: Bar) -> Iterator[Bar]:
+    """A bar that leaves no trace where it is never started: mistakes are found first, and say so in one line."""
+    try:
+        yield bar
+    finally:
+        if bar.live.is_started:
+            bar.stop()

@@ -32,6 +32,7 @@ from zloss.lab.networks import NgramNetwork
 from zloss.lab.ngrams import Batch, NgramBatches
 
 TOP_K = (1, 5, 10, 20, 50, 100)
+SCORES = (*(f"top_{k}_error" for k in TOP_K), "mrr", "mean_rank", "perplexity")
 
 # Multiplications and additions that an evaluation on a CPU may take when nobody says how many: about half a minute.
 _CPU_OPERATIONS = 2e12

@@ -33,7 +33,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read as TOML: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path} cannot be read as TOML: {reason}") from error
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Curves of runs as pictures."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from zloss.lab.durable import write_file
 from zloss.lab.runs import Run, RunError
@@ -16,9 +17,11 @@ def plot_runs(runs: Sequence[Run], output: Path, metric: str) -> None:
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.add_subplot()
     for run in runs:
-        points = [(record["epoch"], record[metric]) for record in run.metrics() if metric in record]
+        records = run.metrics()
+        points = [(record["epoch"], record[metric]) for record in records if metric in record]
         if not points:
-            raise RunError(f"{run.folder} has no validation with {metric} yet")
+            scores = _scores(records)
+            raise RunError(f"{run.folder} has no {metric}; {f'it has {scores}' if scores else 'no validation yet'}")
         head = run.config["network"]["head"]
         axes.plot(*zip(*points, strict=True), marker="o", label=f"{run.folder.name} ({head['head']}, {head['loss']})")
     axes.set_xlabel("epoch")
@@ -28,3 +31,10 @@ def plot_runs(runs: Sequence[Run], output: Path, metric: str) -> None:
     picture = io.BytesIO()
     figure.savefig(picture, dpi=150, format="png")
     write_file(output, picture.getvalue())
+
+
+def _scores(records: Iterable[dict[str, Any]]) -> str:
+    """The names of those that the validations have."""
+    validations = (record for record in records if record["kind"] == "validation")
+    names = dict.fromkeys(name for record in validations for name in record)
+    return ", ".join(name for name in names if name.endswith(("_error", "mrr", "rank", "perplexity")))

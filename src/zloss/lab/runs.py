@@ -59,6 +59,8 @@ class Run:
 
     def require_new(self) -> None:
         """Refuse a folder that has something in it."""
+        if self.folder.is_file():
+            raise RunError(f"{self.folder} is a file, a run is a folder: choose another name")
         if self.folder.exists() and not (self.folder.is_dir() and not any(self.folder.iterdir())):
             raise RunError(f"{self.folder} is not empty: resume the run that is there, or choose another folder")
 

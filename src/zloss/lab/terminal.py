@@ -37,7 +37,19 @@ def run_commands(app: Callable[[], object]) -> None:
     except KeyboardInterrupt:
         errors.print("\ninterrupted")
         sys.exit(INTERRUPTED)
+    except SystemExit as end:
+        # Typer makes an exit of Ctrl-C, without a word. Commands that say themselves how to go on exit of their own.
+        if isinstance(getattr(end.__context__, "__cause__", None), KeyboardInterrupt):
+            errors.print("\ninterrupted")
+        raise
     except (ValueError, OSError) as error:
         errors.print("[red]error:[/red]", end=" ")
-        errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        errors.print(_message(error), markup=False, highlight=False, soft_wrap=True)
         sys.exit(1)
+
+
+def _message(error: Exception) -> str:
+    """What the system says of a file comes with its name first, and without a number."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)

@@ -149,7 +149,7 @@ def test_compressed_sources(tmp_path: Path) -> None:
 
 
 def test_incomplete_sources(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="source must be a folder with the files of ptb, there is no folder nowhere"):
+    with pytest.raises(CorpusError, match="there is no folder nowhere with the files of ptb"):
         prepare("ptb", tmp_path / "out", source="nowhere")
     files = {name: text for name, text in miniature("ptb").items() if "valid" not in name}
     with pytest.raises(CorpusError, match=r"there is no ptb.valid.txt\. Get .*; then name the folder .*--from FOLDER"):

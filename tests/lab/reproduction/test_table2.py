@@ -114,10 +114,24 @@ def test_one_billion_word_in_miniature(
             assert all(0.2 <= (one.train_s or 0) < 2 and (one.epochs or 0) > 0 for one in seeds)
             assert {(one.network, one.budget, one.budget_s) for one in seeds} == {(model[-4:], "fixed", 0.2)}
     capsys.readouterr()
+    assert zloss(*asked, *MODEL) == 0
+    assert "see them with: zloss report --records benchmarks" in capsys.readouterr().out
     assert zloss("report", "--records", "benchmarks", "--to", "report.html") == 0
     page = (tmp_path / "report.html").read_text()
     assert f"lm1b, {len(corpus.vocabulary):,} classes, 0.2 s of training each" in page
     assert list((tmp_path / "runs" / "table2").iterdir()) == [], "runs are needed no longer"
+
+
+def test_a_report_wants_records_in_a_folder_of_its_name(
+    table2: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is said at the end must work when it is typed."""
+    monkeypatch.chdir(tmp_path)
+    asked = [*table2, "--budget", 0.1, "--models", "constant", "--seeds", 1]
+    assert zloss(*asked, "--records", "mine") == 0
+    said = capsys.readouterr().out
+    assert "all records are in mine; `zloss report` shows those in a folder of the name paper" in said
+    assert zloss("report", "--records", ".") == 1
 
 
 def test_what_is_there_is_not_trained_again(table2: list[object], tmp_path: Path, fitted: list[Experiment]) -> None:

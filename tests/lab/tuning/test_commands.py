@@ -16,7 +16,7 @@ from tests.lab.tuning.tiny import SPACE, MadeUp, distance, tiny_corpus, tiny_pla
 from zloss.lab.configuration import to_table
 from zloss.lab.experiments import build_experiment
 from zloss.lab.training import Experiment
-from zloss.lab.tuning.display import Board, watching
+from zloss.lab.tuning.display import Board, trials_table, watching
 from zloss.lab.tuning.evaluators import Ending, Judge, OneByOne
 from zloss.lab.tuning.recipe import toml_value, train_command, train_config
 from zloss.lab.tuning.space import space_table
@@ -129,7 +129,10 @@ def test_toml_values_are_read_back() -> None:
         (("run", "STUDY", "--resume", "--score", "mrr"), "leave out --score"),
         (("run", "NOWHERE", "--resume"), "NOWHERE is not a study: there is no study.json in it"),
         (("show", "NOWHERE"), "is not a study"),
-        (("best", "STUDY", "--score", "beauty"), "has been judged by beauty yet"),
+        (("best", "STUDY", "--score", "beauty"), "unknown score: 'beauty'; known: top_1_error"),
+        (("show", "STUDY", "--score", "top_1_eror"), "did you mean 'top_1_error'?"),
+        (("transfer", "STUDY", "--score", "beauty"), "unknown score: 'beauty'"),
+        (("best", "STUDY", "--score", "perplexity"), "has been judged by perplexity yet"),
         (("transfer", "STUDY"), "it takes 3 complete trials"),
     ],
 )
@@ -175,6 +178,23 @@ def test_ctrl_c_keeps_what_is_there(
     assert [trial.state for trial in TuningStudy.open(folder).trials()] == ["complete", "interrupted"] + [
         "complete"
     ] * 2
+
+
+def test_tables_of_trials(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whole words on a narrow screen for the Z-loss with layers that are set, and one line for a trial in a file."""
+    layers = ["network.embedding=8", "network.hidden=[16]"]
+    plan = tiny_plan(corpus, space=space_table("z_loss"), settings=layers, trials=1, name="it")
+    keys = plan.searched.search
+    study = TuningStudy.begin(tmp_path / "it", plan)
+    study.run(MadeUp(distance))
+    screen = Console(width=80, file=io.StringIO())
+    screen.print(trials_table(study.trials(), keys, plan.score))
+    words = screen.file.getvalue().split()  # type: ignore[attr-defined]
+    assert {"complete", "output", "dropout", "embedding", "scale"} <= set(words)
+    capsys.readouterr()
+    assert zloss("tune", "show", tmp_path / "it") == 0
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if "complete" in line and "of 1" not in line)
+    assert len(row.split()) == len(keys) + 4
 
 
 def test_what_a_screen_shows(corpus: Path, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def find_files(name: str, folder: Path) -> dict[str, dict[str, tuple[Path, ...]]
 
 def _from_source(name: str, source: Path, downloads: Path, progress: Progress) -> Files:
     if not source.is_dir():
-        raise CorpusError(f"source must be a folder with the files of {name}, there is no folder {source}")
+        raise CorpusError(f"there is no folder {source} with the files of {name}")
     if not (missing := _missing(found := find_files(name, source))):
         return _complete(found)
     for item in CATALOGUE[name].downloads:

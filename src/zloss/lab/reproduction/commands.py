@@ -47,7 +47,7 @@ Studies = Annotated[Path, typer.Option(help="folder with a study for each loss, 
 OtherCorpus = Annotated[
     Path | None, typer.Option("--corpus", help="folder of a prepared corpus", show_default="that of the studies")
 ]
-Records = Annotated[Path, typer.Option(help="folder for the records")]
+Records = Annotated[Path, typer.Option(help="folder for the records; `zloss report` wants it to be called paper")]
 Seeds = Annotated[int, typer.Option(min=1, help="trainings of every choice, from seed 0 on")]
 Epochs = Annotated[int | None, typer.Option(min=1, help="of a training", show_default="those of the studies")]
 DeviceName = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda", show_default="auto")]
@@ -314,9 +314,15 @@ def _maker(records: Path, seeds: int, at_once: int | None) -> Maker:
             errors.print(f"no record: {fault}", markup=False, highlight=False, soft_wrap=True)
         if faults:
             raise typer.Exit(1)
-        _tell(f"all records are in {records}; see them with: zloss report --records {records.parent}")
+        _tell(f"all records are in {records}; {_how_to_see(records)}")
 
     return make
+
+
+def _how_to_see(records: Path) -> str:
+    if records.resolve().name == RECORDS.name:
+        return f"see them with: zloss report --records {records.parent}"
+    return f"`zloss report` shows those in a folder of the name {RECORDS.name}"
 
 
 def _tell(text: str) -> None:

@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
+from zloss.heads.config import check_name
 from zloss.lab.durable import write_file
+from zloss.lab.evaluation import SCORES
 from zloss.lab.experiments import preset_names
 from zloss.lab.runs import RunError
 from zloss.lab.terminal import INTERRUPTED, console, errors
@@ -137,7 +140,7 @@ def run(
 def show(folder: Folder, score: Score = None, as_json: AsJson = False) -> None:
     """All trials of a study: the best first, then those that were not judged."""
     study = TuningStudy.open(folder)
-    score = score or study.plan.score
+    score = study.plan.score if score is None else _known(score)
     trials = study.trials()
     judged = ranked(trials, score)
     trials = judged + [trial for trial in trials if trial not in judged]
@@ -161,7 +164,7 @@ def best(
     zloss tune best studies/z --score mrr --to best.toml
     """
     study = TuningStudy.open(folder)
-    score = score or study.plan.score
+    score = study.plan.score if score is None else _known(score)
     trial = _best(study, score)
     if file is not None:
         write_file(file, train_config(study.plan, trial, score))
@@ -176,7 +179,7 @@ def best(
 @tune.command()
 def transfer(folder: Folder, score: Score = None, as_json: AsJson = False) -> None:
     """Whether early validations tell who wins in the end: of complete trials, so search with --no-prune for this."""
-    found = transfers(TuningStudy.open(folder).trials(), [] if score is None else [score])
+    found = transfers(TuningStudy.open(folder).trials(), [] if score is None else [_known(score)])
     if as_json:
         print(json.dumps([dataclasses.asdict(one) for one in found]))
     else:
@@ -212,9 +215,15 @@ def _work(study: TuningStudy, evaluator: Evaluator, at_once: int) -> None:
         )
 
 
+def _known(score: str) -> str:
+    """A score that there is."""
+    check_name("score", score, SCORES)
+    return score
+
+
 def _print_trials(study: TuningStudy, trials: Sequence[Trial], score: str) -> None:
-    width = None if console.is_terminal else _WIDTH_OF_A_FILE
-    console.print(trials_table(trials, study.plan.searched.search, score), width=width)
+    screen = console if console.is_terminal else Console(width=_WIDTH_OF_A_FILE)
+    screen.print(trials_table(trials, study.plan.searched.search, score))
 
 
 def _best(study: TuningStudy, score: str) -> Trial:

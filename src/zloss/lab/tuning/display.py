@@ -11,6 +11,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
+from zloss.lab.display import heading
 from zloss.lab.tuning.rounds import Watcher
 from zloss.lab.tuning.study import TuningStudy
 from zloss.lab.tuning.transfer import Transfer
@@ -22,9 +23,9 @@ _SHOWN = 10
 def trials_table(trials: Iterable[Trial], keys: Iterable[str], score: str) -> Table:
     """Trials with their state, their best score and their hyper-parameters."""
     keys = list(keys)
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(box=SIMPLE_HEAD, padding=0)  # eleven columns in a line of 80 characters
     for name in ("trial", "state", score, "epoch", *(_short(key, keys) for key in keys)):
-        table.add_column(name.replace("_", " "), overflow="fold")
+        table.add_column(heading(name), overflow="fold")
     for trial in trials:
         best = trial.best(score)
         cells = ("", "") if best is None else (shown(score, best[score]), shown("epoch", best["epoch"]))
