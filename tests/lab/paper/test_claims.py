@@ -192,3 +192,11 @@ def test_verdicts_on_several_texts_combine() -> None:
     assert combined([Verdict.BETTER, Verdict.BETTER]) is Verdict.BETTER
     assert combined([Verdict.BETTER, Verdict.REPRODUCED]) is Verdict.REPRODUCED
     assert combined([Verdict.REPRODUCED, Verdict.NOT_REPRODUCED]) is Verdict.PARTLY
+
+
+def test_one_seed_decides_nothing(tmp_path: Path) -> None:
+    """But for what is computed, and for speed."""
+    found = judged(Evidence.read(made_up.keep_all(tmp_path, seeds=1)))
+    about_scores = [one for one in found if one.claim.about in ("figure 2", "figure 3", "figure 4", "figure 5")]
+    assert len(about_scores) == 16
+    assert {one.finding.verdict for one in about_scores} <= {Verdict.PARTLY, Verdict.NOT_REPRODUCED}

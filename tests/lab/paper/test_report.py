@@ -85,6 +85,16 @@ def test_the_page_is_a_function_of_the_records(evidence: Evidence, page: str) ->
     assert build_report(evidence) == page
 
 
+def test_the_page_says_what_was_not_made_on_penn_treebank(tmp_path: Path, page: str) -> None:
+    lines = list(made_up.tuned(2))
+    for line in lines:
+        line["settings"] = {"corpus": "my text", **line["settings"]}
+    made_up.keep(tmp_path / "paper" / "figure2.jsonl", lines)
+    told = "Figures 2 to 5 were made on my text; those of the paper are of Penn Treebank."
+    assert told in build_report(Evidence.read(tmp_path))
+    assert "those of the paper are of" not in page
+
+
 def test_nothing_is_left_to_run(page: str) -> None:
     assert "All of it is run." in page
     assert "not run yet" not in page

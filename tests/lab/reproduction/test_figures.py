@@ -1,5 +1,7 @@
 """Figures 2 to 5 by the command line: from studies to records, and on from where it was left."""
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -77,6 +79,20 @@ def test_what_is_there_is_not_trained_again(studies: Path, tmp_path: Path, stack
     after = lines(tmp_path, "figure2")
     assert after[:2] == before
     assert len(after) == 2 + 2 + 2
+
+
+def test_the_same_settings_on_another_text_are_another_choice(studies: Path, corpus: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(corpus, other)
+    manifest = json.loads((other / "manifest.json").read_text())
+    (other / "manifest.json").write_text(json.dumps(manifest | {"name": "other"}))
+    asked = ("paper", "figure2", "--studies", studies, "--records", tmp_path, "--scores", "mrr", "--losses", "softmax")
+    assert zloss(*asked, "--seeds", 1) == 0
+    before = lines(tmp_path, "figure2")
+    assert zloss(*asked, "--seeds", 1, "--corpus", other) == 0
+    (after,) = lines(tmp_path, "figure2")
+    assert [after] != before
+    assert after["settings"]["corpus"] == "other"
 
 
 def test_new_settings_replace_old_ones(studies: Path, tmp_path: Path) -> None:

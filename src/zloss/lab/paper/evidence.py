@@ -6,9 +6,18 @@ from pathlib import Path
 from typing import TypeVar
 
 from zloss.lab.paper.intervals import Estimate, estimate
-from zloss.lab.paper.records import FIGURE_B, PaperRecords, ScoredModel, SweepPoint, TrainingCurve, TunedResult
+from zloss.lab.paper.records import (
+    FIGURE_B,
+    PaperRecords,
+    Result,
+    ScoredModel,
+    SweepPoint,
+    TrainingCurve,
+    TunedResult,
+)
 from zloss.lab.paper.timings import Device, Part, Timings
 
+PENN_TREEBANK = "ptb"
 NO_DROPOUT = "no_dropout"  # a folder beside the records
 _BENCHES = {"model": "model --networks net1", "output": "output", "scaling": "scaling"}
 
@@ -50,6 +59,12 @@ class Evidence:
             raise ValueError(f"no records in {folder}: name the folder that has paper/ and records/ with --records")
         paper = folder / "paper"
         return cls(PaperRecords.read(paper), Timings.read(folder / "records"), PaperRecords.read(paper / NO_DROPOUT))
+
+    def other_texts(self) -> list[str]:
+        """The texts that figures 2 to 5 were made on, beside Penn Treebank, on which the paper has them."""
+        records = self.records
+        results: list[Result] = [*records.figure2, *records.figure3, *records.figure4, *records.figure5]
+        return sorted({result.settings.get("corpus", PENN_TREEBANK) for result in results} - {PENN_TREEBANK})
 
     def without_dropout(self) -> "Evidence":
         """What there is of the experiments without dropout, which the paper does not mention."""

@@ -9,7 +9,7 @@ from zloss.lab.paper.duels import Duel, Outcome, duel, told
 from zloss.lab.paper.evidence import Evidence
 from zloss.lab.paper.records import CURVES, TrainingCurve
 from zloss.lab.paper.scores import ERRORS, MINUS, label, shown, top
-from zloss.lab.paper.verdicts import Finding, Verdict, verdict_of_parts
+from zloss.lab.paper.verdicts import Finding, Verdict, doubted, verdict_of_parts
 
 FIGURE3_SCORES = tuple(map(top, (1, 5, 10)))
 EARLY = 0.2  # of the training
@@ -61,7 +61,9 @@ def a_matters_more_than_b(evidence: Evidence) -> Finding:
     }
     texts = [f"{label(score)} {of_a:.2f} for a, {of_b:.2f} for b" for score, (of_a, of_b) in moves.items()]
     holds = [of_a > of_b for of_a, of_b in moves.values()]
-    return Finding(f"points that a doubling moves the error: {'; '.join(texts)}", verdict_of_parts(holds))
+    seeds = min(len(scores) for sweep in (evidence.sweep, evidence.sweep_of_b) for scores in sweep(top(1)).values())
+    verdict = doubted(verdict_of_parts(holds), seeds)
+    return Finding(f"points that a doubling moves the error: {'; '.join(texts)}", verdict)
 
 
 def _minima_differ_clearly(first: Sweep, second: Sweep) -> bool:
@@ -124,7 +126,8 @@ def early_scores_are_enough(evidence: Evidence) -> Finding:
         picked = min(early, key=lambda model: early[model])
         losses[score] = fmean(bests[score][picked]) - min(fmean(values) for values in bests[score].values())
     text = ", ".join(f"{shown(loss, score)} at {label(score)}" for score, loss in losses.items())
-    verdict = verdict_of_parts([loss <= _LITTLE for loss in losses.values()])
+    seeds = min(len(evidence.curves(model)) for model in CURVES)
+    verdict = doubted(verdict_of_parts([loss <= _LITTLE for loss in losses.values()]), seeds)
     return Finding(f"points lost by choosing after {EARLY:.0%} of the training: {text}", verdict)
 
 

@@ -86,7 +86,7 @@ def verdict_of(duels: Sequence[Duel]) -> Verdict:
 def verdict_of_slightly_worse(duels: Sequence[Duel]) -> Verdict:
     """On the claim that the first is slightly worse in all of them."""
     outcomes = {duel.outcome for duel in duels}
-    if outcomes <= {Outcome.WON, Outcome.AHEAD, Outcome.EVEN}:
+    if outcomes <= {Outcome.WON, Outcome.EVEN}:
         return Verdict.BETTER
     is_slight = all(abs(duel.difference.mean) <= SLIGHTLY for duel in duels)
     return Verdict.REPRODUCED if outcomes == {Outcome.LOST} and is_slight else Verdict.PARTLY
@@ -97,6 +97,11 @@ def verdict_of_parts(holds: Sequence[bool]) -> Verdict:
     if all(holds):
         return Verdict.REPRODUCED
     return Verdict.PARTLY if any(holds) else Verdict.NOT_REPRODUCED
+
+
+def doubted(verdict: Verdict, seeds: int) -> Verdict:
+    """What a verdict from means alone is worth: with one seed, no more than "partly"."""
+    return Verdict.PARTLY if seeds < 2 and verdict in (Verdict.REPRODUCED, Verdict.BETTER) else verdict
 
 
 def combined(verdicts: Collection[Verdict]) -> Verdict:

@@ -3,14 +3,19 @@
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from zloss.lab.configuration import from_table, overridden, to_table
+from zloss.lab.corpora import Corpus
 from zloss.lab.sidebyside.trials import dotted
 from zloss.lab.training import Experiment
 
 # Neither is a setting of a choice: one is where it was trained, the other is what seeds of a choice differ in.
 _NO_SETTINGS = ("device", "training.seed")
+CORPUS = (
+    "corpus"  # by its name, not by the folder that it lies in: the same settings on another text are another choice
+)
 
 
 @dataclass(frozen=True)
@@ -23,8 +28,9 @@ class Chosen:
     @classmethod
     def of(cls, experiment: Experiment, keys: Iterable[str]) -> "Chosen":
         """An experiment that was tuned or set at these keys."""
-        chosen = set(keys).difference(_NO_SETTINGS)
-        return cls(experiment, {key: value for key, value in dotted(to_table(experiment)) if key in chosen})
+        chosen = set(keys).difference([*_NO_SETTINGS, CORPUS])
+        settings = {key: value for key, value in dotted(to_table(experiment)) if key in chosen}
+        return cls(experiment, {CORPUS: Corpus.open(Path(experiment.corpus)).name, **settings})
 
     def changed(self, settings: Mapping[str, Any]) -> "Chosen":
         """With other values at dotted keys."""
