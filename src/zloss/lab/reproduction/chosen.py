@@ -13,9 +13,8 @@ from zloss.lab.training import Experiment
 
 # Neither is a setting of a choice: one is where it was trained, the other is what seeds of a choice differ in.
 _NO_SETTINGS = ("device", "training.seed")
-CORPUS = (
-    "corpus"  # by its name, not by the folder that it lies in: the same settings on another text are another choice
-)
+# By its name, not by the folder that it lies in: the same settings on another text are another choice.
+CORPUS = "corpus"
 
 
 @dataclass(frozen=True)
