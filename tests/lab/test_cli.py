@@ -83,6 +83,10 @@ def test_from_text_to_predictions(run: Path, tmp_path: Path, capsys: pytest.Capt
         (("runs", "NOWHERE"), "no runs in"),
         (("plot", "RUN", "--metric", "beauty"), "has no beauty; it has top_1_error, top_5_error"),
         (("data", "info", "NOWHERE"), "NOWHERE"),
+        (("data", "prepare", "ptbb", "--to", "NEW"), "no corpus of that name; did you mean 'ptb'? The named ones are"),
+        (("data", "prepare", "NOWHERE", "--to", "NEW"), "no corpus of that name; the named ones are"),
+        (("data", "prepare", "text.txt", "--to", "text.txt/new"), "text.txt/new: the file text.txt is in the way"),
+        (("data", "prepare", "ptb", "--to", "text.txt/in/new"), "text.txt/in/new: the file text.txt is in the way"),
         (("train", "NEW", "--corpus", "CORPUS", "--set", "device=abacus"), "there is no device 'abacus'"),
         (
             ("train", "NEW", "--corpus", "CORPUS", "--set", "training.score=mmr"),
@@ -128,6 +132,21 @@ def test_a_corpus_that_cannot_be_read(run: Path, tmp_path: Path, capsys: pytest.
     assert zloss("evaluate", run) == 1
     assert "corpus is no prepared corpus: there is no manifest.json" in capsys.readouterr().err
     assert Run.open(run).steps() == [20, 40]
+
+
+def test_a_corpus_that_has_moved(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the message says to do is done; a new run, which has no config, is told nothing of it."""
+    (tmp_path / "corpus").rename(tmp_path / "elsewhere")
+    commands = (("evaluate", run, "--limit", 20), ("train", run, "--resume"), ("predict", run, "the cat"))
+    for arguments in commands:
+        assert zloss(*arguments) == 1
+        advice = f"Make one with `zloss data prepare`, or change `corpus` in {run / 'config.json'} where it has moved"
+        assert advice in capsys.readouterr().err
+    assert zloss("train", tmp_path / "new", "--corpus", tmp_path / "corpus") == 1
+    assert "config.json" not in capsys.readouterr().err
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"corpus": str(tmp_path / "elsewhere")}))
+    assert [zloss(*arguments) for arguments in commands] == [0, 0, 0]
 
 
 def test_another_vocabulary_than_that_of_the_run(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,6 +218,49 @@ def test_what_is_shown_of_runs_fits_a_screen(
     table = " ".join(" ".join(lines[-6:]).split())
     assert "top 1 top 10 run head loss step error error mrr perplexity" in table
     assert "runs/two hierarchical softmax 40" in table
+
+
+def test_a_run_that_is_named_twice_is_listed_once(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(run.parent.parent)
+    capsys.readouterr()
+    assert zloss("runs", "runs/one", "runs", run, "--json") == 0
+    assert [row["run"] for row in json.loads(capsys.readouterr().out)] == ["runs/one"]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("config.json", b"{", "config.json cannot be read"),
+        ("config.json", b"\xff", "config.json cannot be read"),
+        ("config.json", b'{"architectures": ["another program"]}', "config.json is not the config of a run"),
+        ("config.json", b"[]", "config.json is not the config of a run"),
+        ("metrics.jsonl", b"{\n", "metrics.jsonl cannot be read"),
+    ],
+)
+def test_a_broken_run_leaves_the_others_in_the_table(
+    file: str, content: bytes, message: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = run.parent / "broken"
+    shutil.copytree(run, broken)
+    (broken / file).write_bytes(content)
+    capsys.readouterr()
+    assert zloss("runs", run.parent, "--json") == 1
+    out, error = capsys.readouterr()
+    assert [row["run"] for row in json.loads(out)] == [str(run)]
+    assert f"left out: {broken}/{message}" in error
+    assert zloss("runs", broken) == 1
+    assert capsys.readouterr().out == ""
+
+
+def test_the_step_of_a_run_that_was_stopped(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was saved after its last line of metrics."""
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(line for line in lines if json.loads(line)["step"] <= 30))
+    capsys.readouterr()
+    assert zloss("runs", run, "--json") == 0
+    assert [row["step"] for row in json.loads(capsys.readouterr().out)] == [40]
 
 
 def test_a_run_can_be_used_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Path) -> None:

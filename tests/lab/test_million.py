@@ -116,6 +116,17 @@ def test_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
     assert err == ""
 
 
+def test_lines_where_there_is_no_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every stage, and of training ten moments, though it reports each 50 steps."""
+    assert main([*TINY_OPTIONS[:-1], "1000"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "/1000" in line]
+    assert [line.split("  ")[1] for line in lines if line.startswith("training")] == [
+        f"{step}/1000" for step in range(100, 1001, 100)
+    ]
+    assert lines[0] == "making the task  0/1000"
+    assert lines[-1] == "timing dense softmax  1000/1000"
+
+
 def test_the_screen_without_dense_layer(result: DemoResult) -> None:
     screen = io.StringIO()
     million.show(Console(file=screen), TINY, dataclasses.replace(result, dense=None, peak_bytes=None))

@@ -180,7 +180,7 @@ def train(
     except KeyboardInterrupt:
         errors.print(f"\n{_how_to_go_on(folder)}", markup=False, highlight=False)
         sys.exit(INTERRUPTED)
-    console.print(runs_table([run]))
+    console.print(runs_table([run_row(run)]))
 
 
 def _resumed(folder: Path, given: Mapping[str, object]) -> Experiment:
@@ -258,12 +258,21 @@ def list_runs(
     folders: Annotated[list[Path], typer.Argument(help="folders of runs, or folders full of them")],
     as_json: AsJson = False,
 ) -> None:
-    """A table of runs to compare, each at its best validation."""
-    runs = find_runs(folders)
+    """A table of runs to compare, each at its best validation. One that cannot be read is named, with code 1."""
+    rows, faults = [], []
+    for run in find_runs(folders):
+        try:
+            rows.append(run_row(run))
+        except RunError as error:
+            faults.append(str(error))
     if as_json:
-        print(json.dumps([run_row(run) for run in runs]))
-    else:
-        console.print(runs_table(runs))
+        print(json.dumps(rows))
+    elif rows:
+        console.print(runs_table(rows))
+    for fault in faults:
+        errors.print(f"left out: {fault}", markup=False, highlight=False, soft_wrap=True)
+    if faults:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -294,13 +303,12 @@ app.command()(report)  # in the order in which they are listed
 
 
 def find_runs(folders: list[Path]) -> list[Run]:
-    """The runs in these folders, or one level below them."""
-    found = [
-        Run.open(place)
-        for folder in folders
-        for place in (folder, *(sorted(folder.iterdir()) if folder.is_dir() else ()))
-        if (place / "config.json").is_file()
-    ]
+    """The runs in these folders, or one level below them, each once."""
+    found: dict[Path, Run] = {}
+    for folder in folders:
+        for place in (folder, *(sorted(folder.iterdir()) if folder.is_dir() else ())):
+            if (place / "config.json").is_file():
+                found.setdefault(place.resolve(), Run.open(place))
     if not found:
         raise RunError(f"no runs in {', '.join(map(str, folders))}")
-    return found
+    return list(found.values())

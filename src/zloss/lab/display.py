@@ -12,7 +12,7 @@ from rich.table import Table
 
 from zloss.lab.corpora import Corpus
 from zloss.lab.evaluation import Evaluation
-from zloss.lab.runs import Run
+from zloss.lab.runs import Run, RunError
 from zloss.lab.training import Progress, Watcher
 
 _IN_A_LINE = ("top 1 error", "top 10 error", "mrr", "perplexity")
@@ -52,14 +52,14 @@ def formatted(result: Evaluation, *, with_widths: bool = True) -> dict[str, str]
 
 def run_row(run: Run) -> dict[str, Any]:
     """What a table of runs shows of one."""
-    config, metrics = run.config, run.metrics()
+    head, metrics = _head(run), run.metrics()
     validations = [record for record in metrics if record["kind"] == "validation"]
     best = next((record for record in validations if record["step"] == run.best_step), None)
     return {
         "run": str(run.folder),
-        "head": config["network"]["head"]["head"],
-        "loss": config["network"]["head"]["loss"],
-        "step": metrics[-1]["step"] if metrics else 0,
+        "head": head["head"],
+        "loss": head["loss"],
+        "step": max([0, *run.steps()[-1:], *(record["step"] for record in metrics[-1:])]),  # Ctrl-C saves between lines
         "top_1_error": best and best["top_1_error"],
         "top_10_error": best and best["top_10_error"],
         "mrr": best and best["mrr"],
@@ -67,10 +67,18 @@ def run_row(run: Run) -> dict[str, Any]:
     }
 
 
-def runs_table(runs: list[Run]) -> Table:
+def _head(run: Run) -> dict[str, Any]:
+    """The table of its head. Other programs have files of the name config.json too."""
+    try:
+        head = run.config["network"]["head"]
+        return {name: head[name] for name in ("head", "loss")}
+    except (KeyError, TypeError) as error:
+        raise RunError(f"{run.folder / 'config.json'} is not the config of a run: it names no head and loss") from error
+
+
+def runs_table(rows: list[dict[str, Any]]) -> Table:
     """Runs side by side, at their best validation."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    rows = [run_row(run) for run in runs]
     for name in rows[0]:
         # Long names of folders give way, all else is read in full.
         side: Literal["left", "right"] = "left" if name in ("run", "head", "loss") else "right"

@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _PARTIAL = ".partial-"
@@ -35,21 +35,34 @@ def new_folder(path: Path) -> Iterator[Path]:
 
     Leftovers of a process that was killed in between are removed on the way.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.parent / f"{_PARTIAL}{path.name}"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    try:
-        yield partial
-        for file in partial.rglob("*"):
-            if file.is_file():
-                _sync(file)
-        _sync_folder(partial)
-        os.replace(partial, path)
-    except BaseException:
+    with tidied(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.parent / f"{_PARTIAL}{path.name}"
         shutil.rmtree(partial, ignore_errors=True)
-        raise
-    _sync_folder(path.parent)
+        partial.mkdir()
+        try:
+            yield partial
+            for file in partial.rglob("*"):
+                if file.is_file():
+                    _sync(file)
+            _sync_folder(partial)
+            os.replace(partial, path)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        _sync_folder(path.parent)
+
+
+@contextmanager
+def tidied(folder: Path) -> Iterator[None]:
+    """Of this folder and those above it, what the block has made and left empty goes when it ends."""
+    absent = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # the first that is not empty, or was not made after all, ends it
+            for place in absent:
+                place.rmdir()
 
 
 def is_partial(path: Path) -> bool:

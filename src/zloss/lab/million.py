@@ -80,7 +80,10 @@ def physical_bytes() -> int | None:
 
 @contextmanager
 def progress_bar(console: "Console", config: DemoConfig) -> Iterator[Watcher]:
-    """A bar with the time left, the loss, the learning rate and the condition of the factors."""
+    """A bar with the time left, the loss, the learning rate and the condition of the factors; lines in a file."""
+    if not console.is_terminal:
+        yield line_printer(console, config)
+        return
     from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
@@ -89,16 +92,32 @@ def progress_bar(console: "Console", config: DemoConfig) -> Iterator[Watcher]:
         task = bar.add_task("", total=config.steps, figures="")
 
         def watch(progress: Progress) -> None:
-            figures = f"loss {progress.loss:5.2f}  lr {progress.lr:.3g}  condition {progress.condition:.2f}"
-            bar.update(
-                task,
-                description=progress.stage,
-                completed=progress.step,
-                figures=figures if progress.stage == "training" else "",
-            )
+            bar.update(task, description=progress.stage, completed=progress.step, figures=figures_of(progress))
 
         yield watch
         watch(Progress(stage="done", step=config.steps))
+
+
+def line_printer(console: "Console", config: DemoConfig) -> Watcher:
+    """Lines where there is no screen for a bar: every stage, and ten moments or so of training."""
+    due = 0
+
+    def watch(progress: Progress) -> None:
+        nonlocal due
+        if progress.stage == "training" and progress.step < due:
+            return
+        due = progress.step + config.steps // 10
+        line = f"{progress.stage}  {progress.step}/{config.steps}  {figures_of(progress)}"
+        console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
+
+    return watch
+
+
+def figures_of(progress: Progress) -> str:
+    """What there is to see of a training."""
+    if progress.stage != "training":
+        return ""
+    return f"loss {progress.loss:5.2f}  lr {progress.lr:.3g}  condition {progress.condition:.2f}"
 
 
 def show(console: "Console", config: DemoConfig, result: DemoResult) -> None:

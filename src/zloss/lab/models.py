@@ -9,7 +9,7 @@ from zloss.lab.corpora import Corpus
 from zloss.lab.evaluation import Evaluation, Progress, constant_classifier, evaluate, evaluation_mode
 from zloss.lab.networks import NgramNetwork
 from zloss.lab.runs import Run
-from zloss.lab.training import Experiment, batches_of, build_network, device_of, load_network, resumed
+from zloss.lab.training import Experiment, batches_of, build_network, device_of, load_network, open_corpus, resumed
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class TrainedModel:
     def load(cls, folder: Path) -> "TrainedModel":
         """From its folder: the best checkpoint, or the last where none was validated."""
         run, experiment = Run.open(folder), resumed(folder)
-        corpus, device = Corpus.open(Path(experiment.corpus)), device_of(experiment.device)
+        corpus, device = open_corpus(experiment, run), device_of(experiment.device)
         network = build_network(experiment, corpus, device)
         load_network(network, run.load(run.best_step, device=str(device)), corpus)
         return cls(network, experiment, corpus)

@@ -98,7 +98,10 @@ class Run:
         """All lines of metrics so far. A last line that a killed process left half-written does not count."""
         path = self.folder / "metrics.jsonl"
         lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
-        return [json.loads(line) for line in lines[:-1]]
+        try:
+            return [json.loads(line) for line in lines[:-1]]
+        except json.JSONDecodeError as error:
+            raise RunError(f"{path} cannot be read: {error}") from error
 
     def forget_after(self, step: int) -> None:
         """Drop the metrics of later steps: training resumes here, and they will come again."""
@@ -185,6 +188,6 @@ def _event_writer(folder: Path, resumed_at: int | None) -> Any:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise RunError(f"{path} cannot be read: {error}") from error
     return value

@@ -27,7 +27,7 @@ from torch.optim import Optimizer
 
 import zloss
 from zloss.lab.configuration import from_table, to_table
-from zloss.lab.corpora import Corpus
+from zloss.lab.corpora import Corpus, MissingCorpusError
 from zloss.lab.evaluation import Evaluation, evaluate
 from zloss.lab.networks import NetworkConfig, NgramNetwork
 from zloss.lab.ngrams import NgramBatches
@@ -196,7 +196,7 @@ class Trainer:
         self.config, self.run, self.watch = config, run, watch
         self.device = device_of(config.device)
         torch.manual_seed(config.training.seed)
-        corpus = self.corpus = Corpus.open(Path(config.corpus))
+        corpus = self.corpus = open_corpus(config, run)
         self.batches = batches_of(corpus, "train", config, self.device)
         self.validation = batches_of(corpus, "valid", config, self.device, shuffle=False)
         self.network = build_network(config, corpus, self.device)
@@ -462,6 +462,17 @@ def device_of(name: str) -> torch.device:
             f"device {name!r} is not here: torch finds {torch.cuda.device_count()} GPUs, counted from cuda:0"
         )
     return device
+
+
+def open_corpus(config: Experiment, run: Run) -> Corpus:
+    """The corpus of an experiment; where it is gone, a run that has begun can be told where it is now."""
+    try:
+        return Corpus.open(config.corpus)
+    except MissingCorpusError as error:
+        noted = run.folder / "config.json"
+        if not noted.exists():
+            raise
+        raise MissingCorpusError(f"{error}, or change `corpus` in {noted} where it has moved") from error
 
 
 def batches_of(

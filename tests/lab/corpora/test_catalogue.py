@@ -205,6 +205,24 @@ def test_files_from_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     prepare("ptb", tmp_path / "small", max_words=20, check_counts=False)  # from what was downloaded
 
 
+def test_a_failed_download_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that it made: what was there stays, and so does a file that has arrived."""
+    server = write(tmp_path / "server", miniature("ptb"))
+    first, *others = (offered(server / name) for name in miniature("ptb"))
+    missing = dataclasses.replace(first, url=first.url + ".gone")
+    enter(monkeypatch, dataclasses.replace(CATALOGUE["ptb"], downloads=(missing, *others)))
+    for folder in (tmp_path / "data", tmp_path / "own"):
+        (tmp_path / "own" / "downloads").mkdir(parents=True, exist_ok=True)
+        with pytest.raises(CorpusError, match="cannot download"):
+            prepare("ptb", folder / "ptb")
+    assert names_in(tmp_path) == ["own", "server"]
+    assert list((tmp_path / "own").rglob("*")) == [tmp_path / "own" / "downloads"]
+    enter(monkeypatch, dataclasses.replace(CATALOGUE["ptb"], downloads=(*others, missing)))
+    with pytest.raises(CorpusError, match="cannot download"):
+        prepare("ptb", tmp_path / "data" / "ptb")
+    assert len(names_in(tmp_path / "data" / "downloads" / "ptb")) == len(others)
+
+
 @pytest.mark.parametrize("kind", ["ptb.tar.gz", "ptb.zip"])
 def test_an_archive_from_the_network_or_from_the_user(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -95,6 +95,14 @@ def test_the_same_settings_on_another_text_are_another_choice(studies: Path, cor
     assert after["settings"]["corpus"] == "other"
 
 
+def test_one_is_no_plural(studies: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("paper", "figure2", "--studies", studies, "--records", tmp_path, "--scores", "mrr", "--losses", "softmax")
+    assert zloss(*asked, "--seeds", 1) == 0
+    assert "figure2: softmax, 1 network for 1 record\n" in capsys.readouterr().out
+    assert zloss(*asked, "--seeds", 3) == 0
+    assert "figure2: softmax, 2 networks side by side for 2 records\n" in capsys.readouterr().out
+
+
 def test_new_settings_replace_old_ones(studies: Path, tmp_path: Path) -> None:
     asked = ("paper", "figure2", "--studies", studies, "--records", tmp_path, "--losses", "softmax")
     assert zloss(*asked, "--scores", "mrr,top_1_error", "--seeds", 2) == 0

@@ -56,8 +56,13 @@ def test_entries_become_distributions() -> None:
         (searching(lr={"low": 1.0}), "[search.training.lr] needs low and high, or choices"),
         (searching(lr={"low": 0.1, "hihg": 1.0}), "[search.training.lr] unknown key: 'hihg'; did you mean 'high'?"),
         (searching(lr={"low": "a", "high": 1.0}), "search.training.lr.low must be int or float, got 'a'"),
-        (searching(lr={"low": 2.0, "high": 1.0}), "[search.training.lr]"),
-        (searching(lr={"low": 0.0, "high": 1.0, "log": True}), "[search.training.lr]"),
+        (searching(lr={"low": 2.0, "high": 1.0}), "[search.training.lr] low must not be above high, got low 2.0 and"),
+        (searching(lr={"low": 2, "high": 1}), "[search.training.lr] low must not be above high, got low 2 and high 1"),
+        (searching(lr={"low": 0.0, "high": 1.0, "log": True}), "[search.training.lr] low must be above 0 where log is"),
+        (searching(lr={"low": 0, "high": 9, "log": True}), "[search.training.lr] low must be above 0 where log"),
+        (searching(lr={"low": 1, "high": 9, "step": 0}), "[search.training.lr] step must be above 0, got 0"),
+        (searching(lr={"low": 0.0, "high": 1.0, "step": -0.5}), "[search.training.lr] step must be above 0, got -0.5"),
+        (searching(lr={"low": 1, "high": 9, "step": 2, "log": True}), "step 2 and log do not go together"),
         (searching(lr={"low": 0.0, "high": float("inf")}), "finite numbers"),
         (searching(lr={"low": 0.0, "high": 1.0, "step": 0.3}), "is no multiple of step 0.3"),
         (searching(lr={"choices": []}), "choices must be some different values"),
@@ -133,8 +138,10 @@ def test_spaces_that_come_with_the_lab(name: str, corpus: Path) -> None:
 
 
 def test_a_space_that_does_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="unknown space: 'z_los'; did you mean 'z_loss'"):
+    with pytest.raises(ConfigError, match=r"unknown space: 'z_los'; did you mean 'z_loss'\?"):
         space_table("z_los")
+    with pytest.raises(ConfigError, match=r"z_softmax, or the path of a TOML file$"):
+        space_table("nothing")
     with pytest.raises(ConfigError, match="cannot be read as TOML"):
         space_table(str(tmp_path / "mine.toml"))
     (tmp_path / "mine.toml").write_text("[search]\ntraining.lr = { low = 0.1, high = 1.0 }\n")

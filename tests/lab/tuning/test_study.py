@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -221,6 +222,20 @@ def test_a_storage_that_is_shared(corpus: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("storage", ["sqlite:////nowhere/at/all.db", "nonsense", "postgresql+nothing://host/db"])
 def test_a_storage_that_cannot_be_used(storage: str, corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="storage"):
+        TuningStudy.begin(tmp_path / "studies" / "it", tiny_plan(corpus, storage=storage))
+    assert list(tmp_path.iterdir()) == [], "no empty folder stays"
+
+
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [("psycopg2", "psycopg2-binary"), ("psycopg", "'psycopg[binary]'"), ("pymysql", "pymysql")],
+)
+def test_a_driver_that_is_missing(
+    module: str, package: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    storage = f"{'mysql' if module == 'pymysql' else 'postgresql'}+{module}://host/db"
+    with pytest.raises(RunError, match=re.escape(f"Get it with: pip install {package}") + "$"):
         TuningStudy.begin(tmp_path / "it", tiny_plan(corpus, storage=storage))
     TuningStudy.begin(tmp_path / "it", tiny_plan(corpus))  # nothing is in the way of doing better
 

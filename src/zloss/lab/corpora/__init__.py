@@ -9,5 +9,6 @@ corpus.vocabulary.words[tokens[0]]
 from zloss.lab.corpora.catalogue import CATALOGUE as CATALOGUE
 from zloss.lab.corpora.corpus import Corpus as Corpus
 from zloss.lab.corpora.errors import CorpusError as CorpusError
+from zloss.lab.corpora.errors import MissingCorpusError as MissingCorpusError
 from zloss.lab.corpora.preparing import prepare as prepare
 from zloss.lab.corpora.vocabulary import Vocabulary as Vocabulary

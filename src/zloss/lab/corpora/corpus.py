@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zloss.lab.corpora.errors import CorpusError
+from zloss.lab.corpora.errors import CorpusError, MissingCorpusError
 from zloss.lab.corpora.reading import sha256_of
 from zloss.lab.corpora.tokenizing import TextFormat
 from zloss.lab.corpora.vocabulary import Vocabulary
@@ -131,7 +131,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a prepared corpus of this format."""
     path = folder / MANIFEST
     if not path.is_file():
-        raise CorpusError(f"{folder} is no prepared corpus: there is no {MANIFEST}. Make one with `zloss data prepare`")
+        raise MissingCorpusError(
+            f"{folder} is no prepared corpus: there is no {MANIFEST}. Make one with `zloss data prepare`"
+        )
     try:
         manifest = json.loads(path.read_bytes())
         found = manifest["format"]

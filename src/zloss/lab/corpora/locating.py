@@ -1,9 +1,11 @@
 """Where the files of a corpus are: in a folder that the user names, in an installed package, or on the network."""
 
+import difflib
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 
+from zloss.lab import durable
 from zloss.lab.corpora.catalogue import CATALOGUE, SPLITS, NamedCorpus
 from zloss.lab.corpora.errors import CorpusError
 from zloss.lab.corpora.fetching import Progress, download, is_archive, unpack, verify
@@ -34,8 +36,12 @@ def own_files(path: Path, valid: Path | None, test: Path | None) -> Files:
     are left alone. Where no name has `train`, all files are one text, in the order of their names.
     """
     if not path.exists():
-        names = ", ".join(CATALOGUE)
-        raise CorpusError(f"there is no file or folder {path}, and no corpus of that name; the named ones are: {names}")
+        near = difflib.get_close_matches(str(path), CATALOGUE, n=1)
+        hint = f"did you mean {near[0]!r}? The" if near else "the"
+        raise CorpusError(
+            f"there is no file or folder {path}, and no corpus of that name; {hint} named ones are: "
+            f"{', '.join(CATALOGUE)}"
+        )
     files: Files = _by_split(path) if path.is_dir() else {"train": (path,)}
     if valid is not None:
         files["valid"] = (valid,)
@@ -80,7 +86,8 @@ def _from_package(name: str, package: str) -> Files:
 
 def _from_network(name: str, downloads: Path, progress: Progress) -> Files:
     try:
-        arrived = [download(item, downloads, progress) for item in CATALOGUE[name].downloads]
+        with durable.tidied(downloads):
+            arrived = [download(item, downloads, progress) for item in CATALOGUE[name].downloads]
     except CorpusError as error:
         raise CorpusError(f"{error}. Without network: {_by_hand(name)}") from error
     if not is_archive(arrived[0].name):

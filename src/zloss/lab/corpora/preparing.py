@@ -62,6 +62,8 @@ def prepare(
         progress: called with the stage ("download", "unpack", "read", "count", "write"), bytes done and bytes in all
     """
     folder, report = Path(folder), progress or _silent
+    if files_above := [place for place in folder.parents if place.is_file()]:
+        raise CorpusError(f"cannot write the corpus {folder}: the file {files_above[0]} is in the way")
     changes = _checked_changes(
         fractions=fractions, min_count=min_count, max_words=max_words, whole_vocabulary=whole_vocabulary
     )

@@ -69,7 +69,9 @@ class Collector:
     def _collect_stack(self, ledger: Ledger, stack: list[Experiment], wanted: Sequence[Wanted]) -> list[str]:
         """Of networks that are trained together; they are kept when the stack is through."""
         loss = stack[0].network.head.loss
-        self.tell(f"{ledger.name}: {loss}, {len(stack)} networks side by side for {len(wanted)} records")
+        networks_told = "1 network" if len(stack) == 1 else f"{len(stack)} networks side by side"
+        records_told = "1 record" if len(wanted) == 1 else f"{len(wanted)} records"
+        self.tell(f"{ledger.name}: {loss}, {networks_told} for {records_told}")
         scores = [_scores(one for one in wanted if one.experiment == experiment) for experiment in stack]
         networks = train_stack(stack, scores, self.watch)
         origin = provenance(device_of(stack[0].device))

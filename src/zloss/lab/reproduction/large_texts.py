@@ -18,6 +18,7 @@ import torch
 
 from zloss.lab.configuration import to_table
 from zloss.lab.corpora import Corpus
+from zloss.lab.durable import tidied
 from zloss.lab.evaluation import constant_classifier
 from zloss.lab.models import TrainedModel
 from zloss.lab.paper.records import CONSTANT
@@ -60,7 +61,8 @@ class LargeText:
         check_splits([str(self.corpus.folder)])
         for model in models:
             self._chosen(model)  # before any of them is trained: a mistake shows here
-        return [fault for model in models for fault in self._collect_model(model)]
+        with tidied(self.runs):
+            return [fault for model in models for fault in self._collect_model(model)]
 
     @property
     def ledger(self) -> Ledger:

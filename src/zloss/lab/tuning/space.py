@@ -50,10 +50,17 @@ class Range:
     def __post_init__(self) -> None:
         if not all(math.isfinite(number) for number in (self.low, self.high, self.step or 1)):
             raise ValueError(f"a range needs finite numbers, got {self}")
+        if self.low > self.high:
+            raise ValueError(f"low must not be above high, got low {self.low} and high {self.high}")
+        if self.log and self.low <= 0:
+            raise ValueError(f"low must be above 0 where log is true, got {self.low}")
+        if self.step is not None and self.step <= 0:
+            raise ValueError(f"step must be above 0, got {self.step}")
+        if self.log and self.step is not None:
+            raise ValueError(f"step {self.step} and log do not go together: leave out one of them")
         steps = (self.high - self.low) / self.step if self.step else 0
         if abs(steps - round(steps)) > 1e-9:  # a step of 0.1 is no exact number
             raise ValueError(f"from {self.low} to {self.high} is no multiple of step {self.step}")
-        _ = self.distribution  # which refuses the rest that makes no sense
 
     @property
     def distribution(self) -> BaseDistribution:
@@ -170,7 +177,7 @@ def space_table(name: str) -> dict[str, Any]:
     """The table of a space, by its name or the path of a TOML file."""
     if name.endswith(".toml"):
         return read_toml(Path(name))
-    _check("space", name, [*space_names(), "a file of yours.toml"])
+    _check("space", name, space_names(), also=", or the path of a TOML file")
     return tomllib.loads(_folder().joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 
@@ -200,8 +207,8 @@ def _entry(key: str, table: Any) -> Entry:
     return from_table(Range, table, where)
 
 
-def _check(what: str, name: str, known: Collection[str], where: str = "") -> None:
+def _check(what: str, name: str, known: Collection[str], where: str = "", also: str = "") -> None:
     try:
         check_name(what, name, known)
     except ValueError as error:
-        raise ConfigError(f"{where}{error}") from error
+        raise ConfigError(f"{where}{error}{also}") from error

@@ -20,6 +20,8 @@ from zloss.lab.tuning.trials import is_made_large
 DATABASE = "study.db"
 _LOCK_TIMEOUT_S = 60  # for SQLite, which several workers write to
 _OPENING_ATTEMPTS = 5
+# Drivers that pip knows by another name than Python.
+_PACKAGES = {"psycopg": "'psycopg[binary]'", "psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
 
 
 def optuna_study(folder: Path, plan: Plan, sampler: BaseSampler) -> optuna.Study:
@@ -52,8 +54,15 @@ def _opened(url: str, engine_options: dict[str, Any]) -> RDBStorage:
             refused = error
             time.sleep(0.1 * 2**attempt)
         except ImportError as error:
-            raise RunError(f"no driver for the storage {url.partition(':')[0]}: {error.__cause__ or error}") from error
+            raise RunError(f"no driver for the storage {url.partition(':')[0]}: {_missing(error)}") from error
     raise refused
+
+
+def _missing(error: ImportError) -> str:
+    """What to install, where that is known."""
+    cause = error.__cause__ or error
+    name = getattr(cause, "name", None)
+    return f"{cause}" if name is None else f"{cause}. Get it with: pip install {_PACKAGES.get(name, name)}"
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from pathlib import Path
 import optuna
 from optuna.trial import TrialState
 
-from zloss.lab.durable import is_partial
+from zloss.lab.durable import is_partial, tidied
 from zloss.lab.runs import RunError
 from zloss.lab.training import deferred_interrupt
 from zloss.lab.tuning.evaluators import Evaluator
@@ -48,11 +48,12 @@ class TuningStudy:
         else:
             _require_new(folder)
         plan.check()
-        folder.mkdir(parents=True, exist_ok=True)
-        study = cls(folder, plan)
-        with explained(folder):
-            study._require_same_in_storage()
-        plan.write(folder)  # when all is known to be well
+        with tidied(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            study = cls(folder, plan)
+            with explained(folder):
+                study._require_same_in_storage()
+            plan.write(folder)  # when all is known to be well
         return study
 
     @classmethod
