@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from zloss.lab.durable import write_file
+from zloss.lab.evaluation import SCORES
 from zloss.lab.runs import Run, RunError
 
 
@@ -36,5 +37,5 @@ def plot_runs(runs: Sequence[Run], output: Path, metric: str) -> None:
 def _scores(records: Iterable[dict[str, Any]]) -> str:
     """The names of those that the validations have."""
     validations = (record for record in records if record["kind"] == "validation")
-    names = dict.fromkeys(name for record in validations for name in record)
-    return ", ".join(name for name in names if name.endswith(("_error", "mrr", "rank", "perplexity")))
+    names = {name for record in validations for name in record}
+    return ", ".join(name for name in SCORES if name in names)

@@ -73,7 +73,7 @@ def _figure2(evidence: Evidence) -> Iterator[str]:
     try:
         plain = evidence.without_dropout()
     except NotRunError as error:
-        yield paragraph(not_run(""), element("code", str(error)), css="pending")
+        yield _pending(error)
         return
     yield boxed(scores_table(plain, 2))
     yield boxed(differences_table(plain, 2))
@@ -179,7 +179,11 @@ def _content(evidence: Evidence, topic: Topic) -> list[str]:
     try:
         return list(topic.content(evidence))
     except NotRunError as error:
-        return [paragraph(not_run(""), element("code", str(error)), css="pending")]
+        return [_pending(error)]
+
+
+def _pending(error: NotRunError) -> Html:
+    return paragraph(not_run(""), element("code", str(error)), css="pending")
 
 
 def _verdicts(claims: list[Judged]) -> Html:

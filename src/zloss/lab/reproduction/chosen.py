@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zloss.lab.configuration import from_table, overridden, to_table
-from zloss.lab.corpora import Corpus
+from zloss.lab.corpora.corpus import read_manifest
 from zloss.lab.sidebyside.trials import dotted
 from zloss.lab.training import Experiment
 
@@ -29,7 +29,7 @@ class Chosen:
         """An experiment that was tuned or set at these keys."""
         chosen = set(keys).difference([*_NO_SETTINGS, CORPUS])
         settings = {key: value for key, value in dotted(to_table(experiment)) if key in chosen}
-        return cls(experiment, {CORPUS: Corpus.open(Path(experiment.corpus)).name, **settings})
+        return cls(experiment, {CORPUS: read_manifest(Path(experiment.corpus))["name"], **settings})
 
     def changed(self, settings: Mapping[str, Any]) -> "Chosen":
         """With other values at dotted keys."""

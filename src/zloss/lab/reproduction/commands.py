@@ -3,7 +3,7 @@
 Nothing is computed here: commands read their arguments, let a collector work and say what it has made.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -121,59 +121,41 @@ def _fitting(plan: Plan) -> int:
 # ---- figures ---------------------------------------------------------------------------------------------------------
 
 
-@paper.command()
-def figure2(
-    studies: Studies = STUDIES,
-    corpus: OtherCorpus = None,
-    losses: Losses = None,
-    scores: Scores = None,
-    seeds: Seeds = 3,
-    epochs: Epochs = None,
-    at_once: AtOnce = None,
-    device: DeviceName = None,
-    settings: Settings = None,
-    records: Records = RECORDS,
-) -> None:
-    """Every loss with the settings that its search has found best for each score, tested for that score.
+def _comparison(figure: int) -> Callable[..., None]:
+    """The command of figure 2 or 5, which differ in their losses alone."""
 
-    \b
-    zloss paper figure2 --studies studies/ptb --seeds 5
-    zloss paper figure2 --studies studies/ptb --seeds 5 --losses z_loss,softmax
-    """
-    _compare(2, studies, corpus, losses, scores, _changes(settings, epochs, device), _maker(records, seeds, at_once))
+    def compare(
+        studies: Studies = STUDIES,
+        corpus: OtherCorpus = None,
+        losses: Losses = None,
+        scores: Scores = None,
+        seeds: Seeds = 3,
+        epochs: Epochs = None,
+        at_once: AtOnce = None,
+        device: DeviceName = None,
+        settings: Settings = None,
+        records: Records = RECORDS,
+    ) -> None:
+        changes = _changes(settings, epochs, device)
+        searched = [
+            Searched.read(studies, loss, corpus=corpus, changes=changes)
+            for loss in _names(losses, LOSSES[figure], f"loss of figure {figure}")
+        ]
+        make = _maker(records, seeds, at_once)
+        make(lambda collector: collect_losses(figure, searched, _names(scores, SCORES, "score"), collector))
 
-
-@paper.command()
-def figure5(
-    studies: Studies = STUDIES,
-    corpus: OtherCorpus = None,
-    losses: Losses = None,
-    scores: Scores = None,
-    seeds: Seeds = 3,
-    epochs: Epochs = None,
-    at_once: AtOnce = None,
-    device: DeviceName = None,
-    settings: Settings = None,
-    records: Records = RECORDS,
-) -> None:
-    """The same as figure 2 for losses with and without Z-normalisation. What figure 2 has of them is taken over."""
-    _compare(5, studies, corpus, losses, scores, _changes(settings, epochs, device), _maker(records, seeds, at_once))
+    return compare
 
 
-def _compare(
-    figure: int,
-    studies: Path,
-    corpus: Path | None,
-    losses: str | None,
-    scores: str | None,
-    changes: Mapping[str, Any],
-    make: "Maker",
-) -> None:
-    searched = [
-        Searched.read(studies, loss, corpus=corpus, changes=changes)
-        for loss in _names(losses, LOSSES[figure], f"loss of figure {figure}")
-    ]
-    make(lambda collector: collect_losses(figure, searched, _names(scores, SCORES, "score"), collector))
+_FIGURE_2 = """Every loss with the settings that its search has found best for each score, tested for that score.
+
+\b
+zloss paper figure2 --studies studies/ptb --seeds 5
+zloss paper figure2 --studies studies/ptb --seeds 5 --losses z_loss,softmax
+"""
+_FIGURE_5 = "The same as figure 2 for losses with and without Z-normalisation. What figure 2 has of them is taken over."
+paper.command("figure2", help=_FIGURE_2)(_comparison(2))
+paper.command("figure5", help=_FIGURE_5)(_comparison(5))
 
 
 @paper.command()

@@ -27,7 +27,7 @@ def behind(numbers: Iterable[int], costs: Mapping[int, Sequence[float]]) -> set[
 
 def _is_rung(validations: int) -> bool:
     """Whether it is the first one, or twice a rung."""
-    return validations >= FIRST_RUNG and (validations // FIRST_RUNG).bit_count() == 1 and validations % FIRST_RUNG == 0
+    return validations % FIRST_RUNG == 0 and (validations // FIRST_RUNG).bit_count() == 1
 
 
 def _is_behind(own: Sequence[float], all_costs: Iterable[Sequence[float]]) -> bool:
