@@ -226,14 +226,15 @@ def accuracy() -> str:
 
 
 def epochs() -> str:
-    """What an epoch takes on two cores, and how much longer it would with a dense softmax."""
+    """What an epoch takes, and how much longer it would with a dense softmax."""
     lines = [
-        "| corpus | classes | dense softmax / factored Z-loss | an epoch with the factored Z-loss |",
-        "|---|---|---|---|",
+        "| corpus | classes | network | on | dense softmax / factored Z-loss | an epoch with the factored Z-loss |",
+        "|---|---|---|---|---|---|",
     ]
-    speeds = [record for record in _records("language_model", "cpu") if record["what"] == "speed"]
+    speeds = [record for record in _language_models() if record["what"] == "speed"]
     for own, dense in zip(speeds[::2], speeds[1::2], strict=True):
-        cells = (own["corpus"], f"{own['classes']:,}", f"{dense['ratio_to_factored']:.3g}", f"{own['epoch_s']:.0f} s")
+        ratio, epoch = f"{dense['ratio_to_factored']:.3g}", f"{own['epoch_s']:.0f} s"
+        cells = (own["corpus"], f"{own['classes']:,}", _layers(own["network"]), own["device"], ratio, epoch)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", _source("language_model")])
 
@@ -243,16 +244,25 @@ def learning() -> str:
     depths = (1, 5, 10, 20, 50, 100)
     header = " | ".join(f"top-{k}" for k in depths)
     lines = [f"| error on the test split, % | {header} | MRR |", "|---|" + "---|" * (len(depths) + 1)]
-    for record in _records("language_model", "cpu"):
+    tests: dict[str, Record] = {}
+    for record in _language_models():
         for who, scores in record.get("test", {}).items():
-            name = (
-                f"{record['corpus']}, {record['epochs']:.2g} epochs"
-                if who == "this run"
-                else f"{record['corpus']}, {who}"
-            )
-            cells = [f"{100 * scores[f'top_{k}_error']:.1f}" for k in depths]
-            lines.append(f"| {name} | {' | '.join(cells)} | {scores['mrr']:.3f} |")
+            name = f"{record['epochs']:.2g} epochs of {_layers(record['network'])}" if who == "this run" else who
+            tests.setdefault(f"{record['corpus']}, {name}", scores)  # the most frequent words are the same for all
+    for name, scores in tests.items():
+        cells = [f"{100 * scores[f'top_{k}_error']:.1f}" for k in depths]
+        lines.append(f"| {name} | {' | '.join(cells)} | {scores['mrr']:.3f} |")
     return "\n".join([*lines, "", _source("language_model")])
+
+
+def _language_models() -> list[Record]:
+    return [record for device in DEVICES for record in _records("language_model", device)]
+
+
+def _layers(network: Record) -> str:
+    """Of a network below its head, as the paper writes them."""
+    widths = ", ".join(str(width) for width in network["hidden"])
+    return f"[{network['context']} * {network['embedding']}, {widths}]"
 
 
 # What has not been measured since stands in the records of earlier runs, some of it under another name: `speed` has the

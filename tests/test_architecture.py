@@ -49,6 +49,7 @@ LAYERS = (
     ("zloss.layers.statistics",),
     ("zloss.layers.ranking",),
     ("zloss.layers.inputs",),
+    ("zloss.layers.prediction",),
     ("zloss.layers.dense", "zloss.layers.factored"),
     ("zloss.layers.gram",),
     ("zloss.layers",),

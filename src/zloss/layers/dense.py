@@ -5,14 +5,14 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from zloss.layers.inputs import check_hidden, check_same_device
-from zloss.layers.precision import exact_products
+from zloss.layers.inputs import check_hidden
+from zloss.layers.prediction import Predicting
 from zloss.layers.ranking import LinearScores
 from zloss.stats import SphericalStats
-from zloss.targets import IGNORE_INDEX, Targets, checked_targets
+from zloss.targets import IGNORE_INDEX, Targets
 
 
-class DenseLinear(nn.Module):
+class DenseLinear(Predicting, nn.Module):
     """`FactoredLinear` without the factors: an ordinary `nn.Linear` behind the same interface, at O(B C H) a step.
 
     Trained by any optimizer. With `torch.optim.SGD(lr, weight_decay=...)` it takes the very steps that
@@ -58,27 +58,6 @@ class DenseLinear(nn.Module):
         """A copy of the bias, or None."""
         return None if self.linear.bias is None else self.linear.bias.detach().clone()
 
-    @torch.no_grad()
-    def logits(self, h: Tensor) -> Tensor:  # (B, C)
-        """All scores, without gradient."""
-        with exact_products(self.linear.weight.device.type):
-            return self.scores(h).all()
-
-    @torch.no_grad()
-    def topk(self, h: Tensor, k: int, *, block_size: int | None = None) -> tuple[Tensor, Tensor]:  # (B, k), (B, k)
-        """Scores and classes of the k best classes, best first, in blocks of `block_size` classes."""
-        with exact_products(self.linear.weight.device.type):
-            return self.scores(h).topk(k, block_size)
-
-    @torch.no_grad()
-    def rank(self, h: Tensor, target: Tensor, *, block_size: int | None = None) -> Tensor:  # as target
-        """1 + the number of classes that score strictly higher than the target; 0 for an ignored target."""
-        with exact_products(self.linear.weight.device.type):
-            scores = self.scores(h)
-            check_same_device(h, target)
-            targets = checked_targets(target, len(h), self.num_classes, self.ignore_index)
-            return scores.rank(targets, block_size).reshape(target.shape)
-
     def to_linear(self) -> nn.Linear:
         """An independent `nn.Linear` with the same weights."""
         return _copy_of(self.linear)
@@ -91,7 +70,6 @@ class DenseLinear(nn.Module):
         return layer
 
     def scores(self, h: Tensor) -> LinearScores:
-        """The scores of all classes, to be evaluated piecewise; within `exact_products` where they should be exact."""
         weight, bias = self.linear.weight, self.linear.bias
         check_hidden(h, self.in_features, weight)
         return LinearScores(h.to(weight.dtype), weight, class_bias=bias)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from zloss.layers.faults import Fault
 from zloss.layers.inputs import check_hidden, check_same_device
-from zloss.layers.precision import exact_products
+from zloss.layers.prediction import Predicting
 from zloss.layers.ranking import LinearScores
 from zloss.layers.statistics import FactoredStatistics, KernelStatistics, Tape, with_bias_column
 from zloss.layers.weight import FactoredWeight, Implementation
@@ -16,7 +16,7 @@ from zloss.stats import SphericalStats
 from zloss.targets import IGNORE_INDEX, checked_targets, parse_targets, target_columns
 
 
-class FactoredLinear(FactoredWeight):
+class FactoredLinear(Predicting, FactoredWeight):
     """An output layer for a huge number of classes, trained by SGD steps that cost O(H^2), whatever their number.
 
     Stands for `nn.Linear(in_features, num_classes)` under a spherical loss. Its weight matrix is kept as
@@ -128,27 +128,6 @@ class FactoredLinear(FactoredWeight):
         """The bias, or None."""
         return self.materialised()[:, -1].contiguous() if self.has_bias else None
 
-    @torch.no_grad()
-    def logits(self, h: Tensor) -> Tensor:  # (B, C)
-        """All scores `h @ W.T`, without gradient and without forming W."""
-        with exact_products(self.V.device.type):
-            return self.scores(h).all()
-
-    @torch.no_grad()
-    def topk(self, h: Tensor, k: int, *, block_size: int | None = None) -> tuple[Tensor, Tensor]:  # (B, k), (B, k)
-        """Scores and classes of the k best classes, best first, in blocks of `block_size` classes."""
-        with exact_products(self.V.device.type):
-            return self.scores(h).topk(k, block_size)
-
-    @torch.no_grad()
-    def rank(self, h: Tensor, target: Tensor, *, block_size: int | None = None) -> Tensor:  # as target
-        """1 + the number of classes that score strictly higher than the target; 0 for an ignored target."""
-        with exact_products(self.V.device.type):
-            scores = self.scores(h)
-            check_same_device(h, target)
-            targets = checked_targets(target, len(h), self.num_classes, self.ignore_index)
-            return scores.rank(targets, block_size).reshape(target.shape)
-
     def to_linear(self) -> nn.Linear:
         """An `nn.Linear` with the same weights, to export or to go on with another loss or optimizer."""
         full = self.materialised()
@@ -195,7 +174,6 @@ class FactoredLinear(FactoredWeight):
         return anchor
 
     def scores(self, h: Tensor) -> LinearScores:
-        """The scores of all classes, to be evaluated piecewise; within `exact_products` where they should be exact."""
         self.raise_faults()
         check_hidden(h, self.in_features, self.V)
         if not h.isfinite().all():
