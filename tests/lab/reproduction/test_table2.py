@@ -199,7 +199,7 @@ def test_the_rate_that_validates_best_is_taken(
     assert zloss(*asked, "--seeds", 1) == 0
     assert [experiment.training.lr for experiment in fitted] == [1e-9, 0.3, 1e30, 0.3]
     assert [experiment.training.seconds for experiment in fitted] == [0.2, 0.2, 0.2, 0.5]
-    assert fitted[0].training.output_lr == pytest.approx(1e-9 * 20 / 0.3)
+    assert fitted[0].training.output_lr == pytest.approx(1e-9 * 60)
     assert opened[-1] == "test"
     assert "test" not in opened[: 2 * len(fitted)]
     assert opened.count("test") == 1
