@@ -263,9 +263,19 @@ def test_a_value_that_cannot_be_is_refused_by_whom_it_concerns(values: dict[str,
         build(**values)
 
 
+@pytest.mark.parametrize(("classes", "softness"), [(100, 1.0), (10_000, 0.1), (200_000, 0.0224), (4_000_000, 0.005)])
+def test_the_softness_of_the_z_loss_is_relative_to_the_largest_z(classes: int, softness: float) -> None:
+    config = zloss.HeadConfig(head="factored")
+    assert config.loss_options(classes) == {"a": softness, "b": 10.0}
+    built = config.build_loss(classes)
+    assert (built.a, built.b) == (softness, 10.0)
+    given = zloss.HeadConfig(head="factored", options={"a": 0.3}).build(2, classes)
+    assert (given.loss.a, given.loss.b) == (0.3, 10.0)  # type: ignore[union-attr]
+
+
 def test_a_loss_that_is_part_of_its_head_does_not_exist_on_its_own() -> None:
     with pytest.raises(ValueError, match="nce does not exist on its own: it is part of the sampled head"):
-        zloss.HeadConfig(head="sampled", loss="nce").build_loss()
+        zloss.HeadConfig(head="sampled", loss="nce").build_loss(CLASSES)
 
 
 # ---- mappings --------------------------------------------------------------------------------------------------------
@@ -273,7 +283,7 @@ def test_a_loss_that_is_part_of_its_head_does_not_exist_on_its_own() -> None:
 
 @pytest.mark.parametrize(("head", "loss"), [(h, loss) for h, loss in PAIRS if loss in HEADS[h].losses])
 def test_a_config_comes_back_from_its_mapping(head: str, loss: str) -> None:
-    options = dict(LOSSES[loss].options)
+    options = LOSSES[loss].starts(CLASSES)
     config = zloss.HeadConfig(head=head, loss=loss, options=options, reduction="sum", ignore_index=-1)
     values = config.to_dict()
     assert values == {"head": head, "loss": loss, "reduction": "sum", "ignore_index": -1, **options}

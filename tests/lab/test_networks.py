@@ -134,7 +134,7 @@ def test_the_head_starts_at_its_scale(head: str, bias: bool, device: torch.devic
     with torch.no_grad():
         for name, parameter in linear_of(scaled).named_parameters():
             linear.get_parameter(name).copy_(parameter)
-    expected = config.build_loss()(linear(scaled.hidden(context)), target)
+    expected = config.build_loss(CLASSES)(linear(scaled.hidden(context)), target)
     torch.testing.assert_close(scaled(context, target), expected)
 
 

@@ -10,6 +10,7 @@ cannot work is refused with that reason and with what to use instead.
 """
 
 import difflib
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,13 +37,28 @@ from zloss.losses import (
 from zloss.losses.reduction import Reduction, check_reduction
 from zloss.targets import IGNORE_INDEX
 
+Start = float | Callable[[int], float]  # a value, or one that depends on the number of classes
+
 
 @dataclass(frozen=True)
 class LossKind:
     """A loss by name: how it is made, and its hyper-parameters with the values to start from."""
 
     make: Callable[..., nn.Module] | None  # None where the loss is the head's own doing
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Start] = field(default_factory=dict)
+
+    def starts(self, num_classes: int) -> dict[str, float]:
+        """The values to start from with so many classes.
+
+        >>> LOSSES["z_loss"].starts(200_000)
+        {'a': 0.0224, 'b': 10.0}
+        """
+        return {name: start(num_classes) if callable(start) else start for name, start in self.options.items()}
+
+
+def _softness(num_classes: int) -> float:
+    """Of the Z-loss: relative to the largest z that there can be, it is the same for any number of classes."""
+    return float(f"{10 / math.sqrt(num_classes):.3g}")
 
 
 def _z_normalized(loss: type[nn.Module]) -> Callable[..., nn.Module]:
@@ -50,7 +66,7 @@ def _z_normalized(loss: type[nn.Module]) -> Callable[..., nn.Module]:
 
 
 LOSSES: dict[str, LossKind] = {
-    "z_loss": LossKind(ZLoss, {"a": 0.1, "b": 10.0}),
+    "z_loss": LossKind(ZLoss, {"a": _softness, "b": 10.0}),
     "squared_error": LossKind(SquaredError),
     "taylor_softmax": LossKind(TaylorSoftmax),
     "spherical_softmax": LossKind(SphericalSoftmax, {"eps": 0.1}),
@@ -77,16 +93,16 @@ class HeadKind:
 
 def _factored(in_features: int, num_classes: int, config: "HeadConfig", **options: Any) -> Head:
     layer = FactoredLinear(in_features, num_classes, ignore_index=config.ignore_index, **options)
-    return SphericalOutput(layer, config.build_loss())
+    return SphericalOutput(layer, config.build_loss(num_classes))
 
 
 def _gram(in_features: int, num_classes: int, config: "HeadConfig", **options: Any) -> Head:
     layer = GramLinear(in_features, num_classes, ignore_index=config.ignore_index, **options)
-    return SphericalOutput(layer, config.build_loss())
+    return SphericalOutput(layer, config.build_loss(num_classes))
 
 
 def _dense(in_features: int, num_classes: int, config: "HeadConfig", **options: Any) -> Head:
-    return DenseOutput(in_features, num_classes, loss=config.build_loss(), **options)
+    return DenseOutput(in_features, num_classes, loss=config.build_loss(num_classes), **options)
 
 
 def _hierarchical(in_features: int, num_classes: int, config: "HeadConfig", **options: Any) -> Head:
@@ -139,6 +155,7 @@ class HeadConfig:
         head: "factored", "gram", "dense", "hierarchical", "adaptive" or "sampled".
         loss: by default the head's first: "z_loss" for factored and gram, "softmax" for the others.
         options: of the head and of the loss in one mapping, such as `{"a": 0.2, "b": 9.0}` or `{"num_samples": 256}`.
+            The Z-loss has a = 10 / sqrt(C) and b = 10 where nothing is said.
         reduction: "mean" over the rows that are not ignored, "sum", or "none" for one value per example.
         ignore_index: the target that counts for nothing.
 
@@ -215,13 +232,17 @@ class HeadConfig:
             options["counts"] = counts
         return kind.make(in_features, num_classes, self, device=device, dtype=dtype, **options)
 
-    def build_loss(self) -> Any:
+    def build_loss(self, num_classes: int) -> Any:
         """The loss on its own."""
-        kind = LOSSES[self.loss]
-        if kind.make is None:
+        make = LOSSES[self.loss].make
+        if make is None:
             raise ValueError(f"{self.loss} does not exist on its own: it is part of the {self.head} head")
-        options = {name: self.options.get(name, start) for name, start in kind.options.items()}
-        return kind.make(**options, **self.manners)
+        return make(**self.loss_options(num_classes), **self.manners)
+
+    def loss_options(self, num_classes: int) -> dict[str, Any]:
+        """All hyper-parameters of the loss: those given, and of the others what is good to start from."""
+        starts = LOSSES[self.loss].starts(num_classes)
+        return {name: self.options.get(name, start) for name, start in starts.items()}
 
     @property
     def manners(self) -> dict[str, Any]:

@@ -40,8 +40,9 @@ def z_loss(stats: SphericalStats, *, a: float, b: float) -> Tensor:  # (B,)
 
     Args:
         stats: statistics of B examples.
-        a: softness, > 0; a large one makes a hinge of it.
-        b: the z-score up to which a target is pushed. Start from a = 0.1, b = 10 and tune both for your metric.
+        a: softness, > 0; a large one makes a hinge of it. Start from 10 / sqrt(C), from less for top-1 errors, from
+            more for top-k errors with a high k.
+        b: the z-score up to which a target is pushed. Start from 10.
 
     >>> stats = SphericalStats.from_logits(torch.tensor([[0.0, 0.0, 0.0, 1.0]]), torch.tensor([3]))
     >>> stats.z                                       # sqrt(C - 1)

@@ -14,8 +14,9 @@ from tests.lab.paper import made_up
 from zloss.lab.paper import figures
 from zloss.lab.paper.documents import MARKDOWN_TABLES, markdown
 from zloss.lab.paper.evidence import Evidence, NotRunError
+from zloss.lab.paper.final_scores import all_scores_tables, equal_time_table, final_tables
 from zloss.lab.paper.report import build_report, write_report
-from zloss.lab.paper.results import close_calls, epochs_table, final_tables, scores_table
+from zloss.lab.paper.results import close_calls, epochs_table, scores_table
 from zloss.lab.paper.tables import Cell, Table
 from zloss.lab.records import read_records
 
@@ -174,6 +175,24 @@ def test_table_2_has_every_text_and_budget(evidence: Evidence) -> None:
     assert found["H-softmax net1"][4:6] == ["4.08 days", "6.67 min"]
     assert found["softmax net1"][1] == "not run"
     assert found["Z-loss net1"][-1] == "3"
+
+
+def test_all_scores_of_table_2_mark_the_best_of_every_column(evidence: Evidence) -> None:
+    title, table = next(all_scores_tables(evidence))
+    assert title == "fil8, 213,271 classes, 2 min of training each"
+    best = [[isinstance(cell, Cell) and cell.kind == "best" for cell in row] for row in table.rows]
+    assert [sum(column) for column in zip(*best, strict=True)] == [0, *[1] * 7, 0, 0]
+    trained = evidence.models("fil8", "Z-loss net1", "fixed")
+    mean = 100 * sum(one.test["top_50_error"] for one in trained) / len(trained)
+    assert rows(table)["Z-loss net1"][4].startswith(f"{mean:.2f} ±")
+
+
+def test_texts_stand_side_by_side_at_equal_time(evidence: Evidence) -> None:
+    table = equal_time_table(evidence)
+    assert table.columns[1:] == tuple(f"{text}: top-{k}" for text in ("fil8", "epd48") for k in (1, 10, 100))
+    (_, whole), (_, other), *_ = all_scores_tables(evidence)
+    for model, cells in rows(table).items():
+        assert cells == [rows(text)[model][place] for text in (whole, other) for place in (0, 2, 5)]
 
 
 @pytest.mark.parametrize("name", MARKDOWN_TABLES)

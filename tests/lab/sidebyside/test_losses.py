@@ -60,7 +60,7 @@ def stacked(name: str, device: torch.device, dtype: torch.dtype = torch.float64)
 
 def definition(name: str, trial: int) -> Any:
     options = {option: values[trial] for option, values in options_of(name).items()}
-    return HeadConfig(head="dense", loss=name, options=options, reduction="none").build_loss()
+    return HeadConfig(head="dense", loss=name, options=options, reduction="none").build_loss(CLASSES)
 
 
 def test_there_is_every_loss_of_a_dense_head() -> None:

@@ -133,12 +133,13 @@ def test_evaluation_is_that_of_every_network_alone(
 def stacked_at(corpus: Path, rates: list[float], device: torch.device) -> tuple[StackedNetwork, Tensor]:
     """The same wide network, with another rate of dropout in each trial, and contexts."""
     shape = {"hidden": (400, 300), "context": 3}
-    experiments = [trial(corpus, network=shape | {"dropout": rate}, device=str(device)) for rate in rates]
+    head = {"a": 0.1, "b": 10.0}
+    experiments = [trial(corpus, head=head, network=shape | {"dropout": rate}, device=str(device)) for rate in rates]
     torch.manual_seed(0)
     network = NgramNetwork(experiments[0].network, 13, device=device)
     weights = StackedWeights.of([network] * len(rates))
     context = torch.randint(13, (100, 3), generator=torch.Generator().manual_seed(0)).to(device)
-    return StackedNetwork(weights, Settings.of(experiments, device), loss="z_loss"), context
+    return StackedNetwork(weights, Settings.of(experiments, 13, device), loss="z_loss"), context
 
 
 def test_dropout_has_the_rate_of_the_trial_and_keeps_the_mean(corpus: Path, device: torch.device) -> None:

@@ -80,13 +80,13 @@ def test_groups_are_what_fits_together() -> None:
 
 
 def test_settings_are_columns(device: torch.device) -> None:
-    experiments = [trial(CORPUS, lr=0.5, network={"dropout": 0.25}), trial(CORPUS, head={"a": 0.5, "b": 2.0})]
-    settings = Settings.of(experiments, device)
+    experiments = [trial(CORPUS, lr=0.5, network={"dropout": 0.25}), trial(CORPUS, head={"a": 0.3, "b": 2.0})]
+    settings = Settings.of(experiments, 400, device)
     assert settings.lr.shape == (2, 1, 1)
     assert settings.lr.flatten().tolist() == pytest.approx([0.5, 0.1])
     assert settings.dropout.flatten().tolist() == [0.25, 0.0]
-    assert settings.loss_options["a"].flatten().tolist() == pytest.approx([0.1, 0.5]), (
-        "where none is given, its default"
+    assert settings.loss_options["a"].flatten().tolist() == pytest.approx([0.5, 0.3]), (
+        "where none is given, 10 / sqrt(C)"
     )
     second = settings.select(torch.tensor([1], device=device))
     for field in dataclasses.fields(Settings):

@@ -52,7 +52,7 @@ class DenseTwin:
 
     def __init__(self, entry: Entry, weight: Tensor) -> None:
         self.weight, self.lr = weight.clone(), entry.lr
-        self.loss_of = entry.config.build_loss()
+        self.loss_of = entry.config.build_loss(len(weight))
 
     def step(self, h: Tensor, target: Tensor) -> float:
         """One step; returns the loss before it."""

@@ -1,10 +1,11 @@
 """The main tables of the report as markdown, for `docs/results.md`: `benchmarks/tables.py` puts them there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from zloss.heads.config import SPHERICAL
 from zloss.lab.paper.evidence import Evidence, NotRunError
+from zloss.lab.paper.final_scores import all_scores_tables, equal_time_table, final_tables
 from zloss.lab.paper.loss_checks import NAMES
 from zloss.lab.paper.records import CURVES
 from zloss.lab.paper.results import (
@@ -15,7 +16,6 @@ from zloss.lab.paper.results import (
     differences_table,
     epochs_notes,
     epochs_table,
-    final_tables,
     not_run,
     scores_table,
     sweep_table,
@@ -58,8 +58,11 @@ def _no_dropout_markdown(evidence: Evidence) -> str:
     return "\n\n".join([scores_table(plain, 2).to_markdown(), differences_table(plain, 2).to_markdown()])
 
 
-def _final_markdown(evidence: Evidence) -> str:
-    return "\n\n".join(f"{title}:\n\n{table.to_markdown()}" for title, table in final_tables(evidence))
+def _titled_markdown(tables: Callable[[Evidence], Iterable[tuple[str, Table]]]) -> Callable[[Evidence], str]:
+    def render(evidence: Evidence) -> str:
+        return "\n\n".join(f"{title}:\n\n{table.to_markdown()}" for title, table in tables(evidence))
+
+    return render
 
 
 _DOCUMENT: dict[str, Callable[[Evidence], str]] = {
@@ -71,7 +74,9 @@ _DOCUMENT: dict[str, Callable[[Evidence], str]] = {
     "paper_sweep": lambda evidence: sweep_table(evidence).to_markdown(),
     "paper_curves": lambda evidence: curves_table(evidence, CURVES).to_markdown(),
     "paper_normalised": _losses_markdown(5),
-    "paper_models": _final_markdown,
+    "paper_models": _titled_markdown(final_tables),
+    "paper_models_scores": _titled_markdown(all_scores_tables),
+    "paper_equal_time": lambda evidence: equal_time_table(evidence).to_markdown(),
 }
 MARKDOWN_TABLES = tuple(_DOCUMENT)
 

@@ -47,6 +47,7 @@ MODELS = (
     "Z-loss net2",
 )
 CONSTANT = "constant"
+SOFTMAXES = tuple(model for model in MODELS if "softmax" in model)
 BUDGETS = ("fixed", "converged")
 FIGURE_B = 28.0
 CURVES = tuple(map(top, (1, 5, 10, 50)))  # the panels of figure 4

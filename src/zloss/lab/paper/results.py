@@ -1,6 +1,6 @@
-"""The tables of the report, ours beside the paper's."""
+"""The tables of the report but for table 2, ours beside the paper's."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from statistics import fmean
 
@@ -10,16 +10,16 @@ from zloss.lab.paper.evidence import Evidence, NotRunError, bench_command, estim
 from zloss.lab.paper.intervals import estimate
 from zloss.lab.paper.loss_checks import FIGURE5_SCORES, NAMES
 from zloss.lab.paper.parameter_checks import minimum
-from zloss.lab.paper.published import EPOCH_S, FINAL_SCORES, HARDWARE, epoch_ratio
-from zloss.lab.paper.records import BUDGETS, LOSSES, MODELS, Result, ScoredModel
-from zloss.lab.paper.scores import ERRORS, SCORES, TIMES, is_error, label, shown, shown_difference, shown_estimate, top
+from zloss.lab.paper.published import EPOCH_S, HARDWARE, epoch_ratio
+from zloss.lab.paper.records import LOSSES, Result
+from zloss.lab.paper.scores import ERRORS, SCORES, TIMES, is_error, label, shown_difference, shown_estimate
 from zloss.lab.paper.speed_checks import PLACES
 from zloss.lab.paper.tables import BEST, MISSING, Cell, Row, Table
 from zloss.lab.paper.timings import DEVICES, PARTS, Device, Part, duration
 
 FIGURE_SCORES = {2: SCORES, 5: FIGURE5_SCORES}
 NOT_RUN = Cell("not run", MISSING)
-_NOT_PRINTED = "/"  # as in the paper
+NOT_PRINTED = "/"  # as in the paper
 
 
 def not_run(command: str) -> str:
@@ -78,7 +78,7 @@ def epochs_table(evidence: Evidence) -> Table:
 def _epochs(evidence: Evidence, loss: str, device: Device, part: Part) -> tuple[Cell | str, Cell | str]:
     paper, ours = EPOCH_S.get((part, loss, device)), evidence.timings.epoch_s(part, loss, device)
     return (
-        _NOT_PRINTED if paper is None else duration(paper, digits=4),
+        NOT_PRINTED if paper is None else duration(paper, digits=4),
         NOT_RUN if ours is None else duration(ours),
     )
 
@@ -86,7 +86,7 @@ def _epochs(evidence: Evidence, loss: str, device: Device, part: Part) -> tuple[
 def _ratios(evidence: Evidence, loss: str, device: Device, part: Part) -> tuple[Cell | str, Cell | str]:
     paper, ours = epoch_ratio(part, loss, device), evidence.timings.ratio(part, loss, device)
     return (
-        _NOT_PRINTED if paper is None else f"{paper:.3g}{TIMES}",
+        NOT_PRINTED if paper is None else f"{paper:.3g}{TIMES}",
         NOT_RUN if ours is None else f"{ours:.3g}{TIMES}",
     )
 
@@ -233,53 +233,3 @@ def curves_table(evidence: Evidence, scores: Sequence[str]) -> Table:
         ]
         rows.append([label(model), f"{curves[0].a:g}", f"{curves[0].b:g}", *cells, str(len(curves))])
     return Table(("tuned for", "a", "b", *map(label, scores), "seeds"), rows)
-
-
-# ---- table 2 ---------------------------------------------------------------------------------------------------------
-
-_FINAL = (top(1), top(20))
-
-
-def final_tables(evidence: Evidence) -> Iterator[tuple[str, Table]]:
-    """Table 2: one table for each text and budget, with its title."""
-    if not evidence.records.table2:
-        raise NotRunError(experiment_command("table2"))
-    for budget in BUDGETS:
-        corpora = dict.fromkeys(model.corpus for model in evidence.records.table2 if model.budget == budget)
-        for corpus in corpora:
-            yield _final_title(evidence, corpus, budget), _final_table(evidence, corpus, budget)
-
-
-def _final_title(evidence: Evidence, corpus: str, budget: str) -> str:
-    found = [model for model in evidence.records.table2 if (model.corpus, model.budget) == (corpus, budget)]
-    times = {model.budget_s for model in found if model.budget_s is not None}
-    spent = f"{' or '.join(map(duration, sorted(times)))} of training each" if times else "trained until converged"
-    return f"{corpus}, {found[0].classes:,} classes, {spent}"
-
-
-def _final_table(evidence: Evidence, corpus: str, budget: str) -> Table:
-    columns = [f"{label(score)}, %: {whose}" for score in _FINAL for whose in ("paper", "ours")]
-    rows = []
-    for model in MODELS:
-        trainings = evidence.models(corpus, model, budget)
-        if trainings or model in FINAL_SCORES:
-            rows.append([model, *_final_cells(model, trainings)])
-    return Table(("model", *columns, "training: paper", "training: ours", "epochs", "MRR", "seeds"), rows)
-
-
-def _final_cells(model: str, trainings: Sequence[ScoredModel]) -> Iterator[Cell | str]:
-    paper = FINAL_SCORES.get(model)
-    for score in _FINAL:
-        printed = None if paper is None else paper.error(score)
-        yield _NOT_PRINTED if printed is None else shown(printed, score)
-        yield shown_estimate(estimate([one.test[score] for one in trainings]), score) if trainings else NOT_RUN
-    yield _NOT_PRINTED if paper is None or paper.train_s is None else duration(paper.train_s)
-    yield _mean([one.train_s for one in trainings], duration)
-    yield _mean([one.epochs for one in trainings], lambda epochs: f"{epochs:.3g}")
-    yield shown_estimate(estimate([one.test["mrr"] for one in trainings]), "mrr") if trainings else ""
-    yield str(len(trainings))
-
-
-def _mean(values: Sequence[float | None], show: Callable[[float], str]) -> str:
-    known = [value for value in values if value is not None]
-    return show(fmean(known)) if known else ""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from zloss.lab.paper.claims import Judged
 from zloss.lab.paper.evidence import Evidence, NotRunError
 from zloss.lab.paper.figures import FIGURES, picture
+from zloss.lab.paper.final_scores import all_scores_tables, final_tables
 from zloss.lab.paper.page import Html, boxed, bullets, element, figure, paragraph, section
 from zloss.lab.paper.records import CURVES
 from zloss.lab.paper.results import (
@@ -15,7 +16,6 @@ from zloss.lab.paper.results import (
     differences_table,
     epochs_notes,
     epochs_table,
-    final_tables,
     not_run,
     scores_table,
     sweep_table,
@@ -109,6 +109,10 @@ def _table2(evidence: Evidence) -> Iterator[str]:
     )
     for title, table in final_tables(evidence):
         yield element("h3", title)
+        yield boxed(table)
+    yield element("h3", "All scores")
+    for title, table in all_scores_tables(evidence):
+        yield paragraph(f"{title}; test errors in %:")
         yield boxed(table)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from zloss.lab.corpora import Corpus
 from zloss.lab.paper.records import CURVES, FIGURE_B, SweepPoint
 from zloss.lab.records import Record
 from zloss.lab.reproduction.chosen import Chosen
@@ -92,8 +93,9 @@ def collect_curves(searched: Searched, collector: Collector) -> list[str]:
 
 def _curve(score: str, chosen: Chosen, seed: int) -> Wanted:
     def record(network: Trained) -> Record:
-        loss = network.experiment.network.head.build_loss()
+        classes = len(Corpus.open(network.experiment.corpus).vocabulary)
+        options = network.experiment.network.head.loss_options(classes)  # a and b
         curve = [{"epoch": point.epoch} | scores_of(point.evaluation) for point in network.curve]
-        return {"figure": 4, "tuned_for": score, "a": loss.a, "b": loss.b, "curve": curve}
+        return {"figure": 4, "tuned_for": score, **options, "curve": curve}
 
     return Wanted(choice=(score,), chosen=chosen, seed=seed, score=None, record=record)

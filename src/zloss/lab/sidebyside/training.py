@@ -160,7 +160,8 @@ class SideBySide:
     def _stack_of(self, weights: StackedWeights) -> StackedNetwork:
         """All trials, whether they have ended or not."""
         network = self._first.network
-        settings = Settings.of([outcome.experiment for outcome in self.outcomes], self.device)
+        experiments = [outcome.experiment for outcome in self.outcomes]
+        settings = Settings.of(experiments, len(self._corpus.vocabulary), self.device)
         return StackedNetwork(weights, settings, loss=network.head.loss, tf32=network.precision == "tf32")
 
     def _captured_step(self) -> Callable[[], Tensor]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zloss.heads.config import LOSSES, HeadConfig
+from zloss.heads.config import LOSSES
 from zloss.lab.configuration import to_table
 from zloss.lab.evaluation import Evaluation
 from zloss.lab.training import Experiment
@@ -82,7 +82,7 @@ def _check_trial(experiment: Experiment) -> None:
         if not is_possible:
             raise ValueError(f"to be trained side by side, {demand}")
     check_score(training.score)
-    head.build_loss()  # its hyper-parameters
+    head.build_loss(num_classes=2)  # its hyper-parameters: bad ones are so with any number
 
 
 def check_score(name: str) -> None:
@@ -123,14 +123,14 @@ class Settings:
     loss_options: dict[str, Tensor]
 
     @classmethod
-    def of(cls, experiments: Sequence[Experiment], device: torch.device) -> "Settings":
+    def of(cls, experiments: Sequence[Experiment], num_classes: int, device: torch.device) -> "Settings":
         """Those of these experiments."""
 
         def column(values: Iterator[float]) -> Tensor:
             return torch.tensor(list(values), dtype=torch.float32, device=device).reshape(-1, 1, 1)
 
         training = [experiment.training for experiment in experiments]
-        options = [_loss_options(experiment.network.head) for experiment in experiments]
+        options = [experiment.network.head.loss_options(num_classes) for experiment in experiments]
         return cls(
             lr=column(config.lr for config in training),
             output_lr=column(config.output_lr for config in training),
@@ -150,7 +150,3 @@ class Settings:
             dropout=self.dropout[rows],
             loss_options={name: values[rows] for name, values in self.loss_options.items()},
         )
-
-
-def _loss_options(head: HeadConfig) -> dict[str, float]:
-    return {name: head.options.get(name, start) for name, start in LOSSES[head.loss].options.items()}

@@ -1,0 +1,114 @@
+"""Table 2: models on large texts, beside the paper's numbers, and by all scores."""
+
+from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean
+
+from zloss.lab.paper.evidence import Evidence, NotRunError, experiment_command
+from zloss.lab.paper.intervals import estimate
+from zloss.lab.paper.published import FINAL_SCORES
+from zloss.lab.paper.records import BUDGETS, MODELS, ScoredModel
+from zloss.lab.paper.results import NOT_PRINTED, NOT_RUN
+from zloss.lab.paper.scores import SCORES, is_error, label, shown, shown_estimate, top
+from zloss.lab.paper.tables import BEST, Cell, Table
+from zloss.lab.paper.timings import duration
+
+_FINAL = (top(1), top(20))  # what the paper has
+_MAIN = (top(1), top(10), top(100))
+Trainings = dict[str, list[ScoredModel]]  # on one text, by model
+
+
+def final_tables(evidence: Evidence) -> Iterator[tuple[str, Table]]:
+    """Ours beside the paper's, one table for each text and budget, with its title."""
+    for budget, corpus in _texts(evidence):
+        yield _title(evidence, corpus, budget), _final_table(evidence, corpus, budget)
+
+
+def all_scores_tables(evidence: Evidence) -> Iterator[tuple[str, Table]]:
+    """The test scores of every model, one table for each text and budget; the best of a column is marked."""
+    for budget, corpus in _texts(evidence):
+        trainings = _trainings(evidence, corpus, budget)
+        rows = [
+            [model, *_score_cells(trainings, model, SCORES), _epochs(found), str(len(found))]
+            for model, found in trainings.items()
+        ]
+        yield _title(evidence, corpus, budget), Table(("test error, %", *map(label, SCORES), "epochs", "seeds"), rows)
+
+
+def equal_time_table(evidence: Evidence) -> Table:
+    """A few scores of every model after the same time, all texts side by side."""
+    by_text = {corpus: _trainings(evidence, corpus, "fixed") for corpus in evidence.corpora("fixed")}
+    columns = [f"{corpus}: {label(score)}" for corpus in by_text for score in _MAIN]
+    trained = [model for model in reversed(MODELS) if any(model in each for each in by_text.values())]
+    rows = [
+        [model, *(cell for each in by_text.values() for cell in _score_cells(each, model, _MAIN))] for model in trained
+    ]
+    return Table(("test error, %", *columns), rows)
+
+
+def _texts(evidence: Evidence) -> list[tuple[str, str]]:
+    """Budgets and corpora that there are trainings of."""
+    if not evidence.records.table2:
+        raise NotRunError(experiment_command("table2"))
+    found = [(model.budget, model.corpus) for model in evidence.records.table2]
+    return [(budget, corpus) for budget in BUDGETS for corpus in dict.fromkeys(c for b, c in found if b == budget)]
+
+
+def _trainings(evidence: Evidence, corpus: str, budget: str) -> Trainings:
+    trainings = {model: evidence.models(corpus, model, budget) for model in MODELS}
+    return {model: found for model, found in trainings.items() if found}
+
+
+def _title(evidence: Evidence, corpus: str, budget: str) -> str:
+    found = [model for model in evidence.records.table2 if (model.corpus, model.budget) == (corpus, budget)]
+    times = {model.budget_s for model in found if model.budget_s is not None}
+    spent = f"{' or '.join(map(duration, sorted(times)))} of training each" if times else "trained until converged"
+    return f"{corpus}, {found[0].classes:,} classes, {spent}"
+
+
+# ---- beside the paper ------------------------------------------------------------------------------------------------
+
+
+def _final_table(evidence: Evidence, corpus: str, budget: str) -> Table:
+    columns = [f"{label(score)}, %: {whose}" for score in _FINAL for whose in ("paper", "ours")]
+    rows = []
+    for model in MODELS:
+        trainings = evidence.models(corpus, model, budget)
+        if trainings or model in FINAL_SCORES:
+            rows.append([model, *_final_cells(model, trainings)])
+    return Table(("model", *columns, "training: paper", "training: ours", "epochs", "MRR", "seeds"), rows)
+
+
+def _final_cells(model: str, trainings: Sequence[ScoredModel]) -> Iterator[Cell | str]:
+    paper = FINAL_SCORES.get(model)
+    for score in _FINAL:
+        printed = None if paper is None else paper.error(score)
+        yield NOT_PRINTED if printed is None else shown(printed, score)
+        yield _shown(trainings, score) if trainings else NOT_RUN
+    yield NOT_PRINTED if paper is None or paper.train_s is None else duration(paper.train_s)
+    yield _mean([one.train_s for one in trainings], duration)
+    yield _epochs(trainings)
+    yield _shown(trainings, "mrr") if trainings else ""
+    yield str(len(trainings))
+
+
+# ---- cells -----------------------------------------------------------------------------------------------------------
+
+
+def _score_cells(trainings: Trainings, model: str, scores: Sequence[str]) -> Iterator[Cell | str]:
+    for score in scores:
+        means = {name: fmean(one.test[score] for one in found) for name, found in trainings.items()}
+        best = (min if is_error(score) else max)(means.values())
+        yield Cell(_shown(trainings[model], score), BEST if means[model] == best else "") if model in means else NOT_RUN
+
+
+def _shown(trainings: Sequence[ScoredModel], score: str) -> str:
+    return shown_estimate(estimate([one.test[score] for one in trainings]), score)
+
+
+def _epochs(trainings: Sequence[ScoredModel]) -> str:
+    return _mean([one.epochs for one in trainings], lambda epochs: f"{epochs:.3g}")
+
+
+def _mean(values: Sequence[float | None], show: Callable[[float], str]) -> str:
+    known = [value for value in values if value is not None]
+    return show(fmean(known)) if known else ""
