@@ -52,7 +52,7 @@ def test_presets(name: str) -> None:
         f"[{network.context} * {network.embedding}, {', '.join(map(str, network.hidden))}]",
         str(training.batch_size),
         training.mode,
-        f"{head.options['a']:g}, {head.options['b']:g}",
+        f"{head.options['a']:g}, {head.options['b']:g}" if head.options else "10 / √C, 10",
         f"{training.lr:g}, {training.output_lr:g}",
         str(training.epochs),
     ]
