@@ -178,10 +178,12 @@ def test_table_2_has_every_text_and_budget(evidence: Evidence) -> None:
 
 
 def test_all_scores_of_table_2_mark_the_best_of_every_column(evidence: Evidence) -> None:
-    title, table = next(all_scores_tables(evidence))
+    title, table, note = next(all_scores_tables(evidence))
     assert title == "fil8, 213,271 classes, 2 min of training each"
     best = [[isinstance(cell, Cell) and cell.kind == "best" for cell in row] for row in table.rows]
     assert [sum(column) for column in zip(*best, strict=True)] == [0, *[1] * 7, 0, 0]
+    assert re.match(r"Within a point, and needs 5 seeds: .*top-\d+ \(.*H-softmax net1, .*\)", note)
+    assert "constant" not in note
     trained = evidence.models("fil8", "Z-loss net1", "fixed")
     mean = 100 * sum(one.test["top_50_error"] for one in trained) / len(trained)
     assert rows(table)["Z-loss net1"][4].startswith(f"{mean:.2f} ±")
@@ -190,7 +192,7 @@ def test_all_scores_of_table_2_mark_the_best_of_every_column(evidence: Evidence)
 def test_texts_stand_side_by_side_at_equal_time(evidence: Evidence) -> None:
     table = equal_time_table(evidence)
     assert table.columns[1:] == tuple(f"{text}: top-{k}" for text in ("fil8", "epd48") for k in (1, 10, 100))
-    (_, whole), (_, other), *_ = all_scores_tables(evidence)
+    (_, whole, _), (_, other, _), *_ = all_scores_tables(evidence)
     for model, cells in rows(table).items():
         assert cells == [rows(text)[model][place] for text in (whole, other) for place in (0, 2, 5)]
 

@@ -1,6 +1,6 @@
 """The main tables of the report as markdown, for `docs/results.md`: `benchmarks/tables.py` puts them there."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from zloss.heads.config import SPHERICAL
@@ -58,11 +58,17 @@ def _no_dropout_markdown(evidence: Evidence) -> str:
     return "\n\n".join([scores_table(plain, 2).to_markdown(), differences_table(plain, 2).to_markdown()])
 
 
-def _titled_markdown(tables: Callable[[Evidence], Iterable[tuple[str, Table]]]) -> Callable[[Evidence], str]:
-    def render(evidence: Evidence) -> str:
-        return "\n\n".join(f"{title}:\n\n{table.to_markdown()}" for title, table in tables(evidence))
+def _models_markdown(evidence: Evidence) -> str:
+    return "\n\n".join(_titled(title, table) for title, table in final_tables(evidence))
 
-    return render
+
+def _models_scores_markdown(evidence: Evidence) -> str:
+    parts = [(_titled(title, table), note) for title, table, note in all_scores_tables(evidence)]
+    return "\n\n".join(text for part in parts for text in part if text)
+
+
+def _titled(title: str, table: Table) -> str:
+    return f"{title}:\n\n{table.to_markdown()}"
 
 
 _DOCUMENT: dict[str, Callable[[Evidence], str]] = {
@@ -74,8 +80,8 @@ _DOCUMENT: dict[str, Callable[[Evidence], str]] = {
     "paper_sweep": lambda evidence: sweep_table(evidence).to_markdown(),
     "paper_curves": lambda evidence: curves_table(evidence, CURVES).to_markdown(),
     "paper_normalised": _losses_markdown(5),
-    "paper_models": _titled_markdown(final_tables),
-    "paper_models_scores": _titled_markdown(all_scores_tables),
+    "paper_models": _models_markdown,
+    "paper_models_scores": _models_scores_markdown,
     "paper_equal_time": lambda evidence: equal_time_table(evidence).to_markdown(),
 }
 MARKDOWN_TABLES = tuple(_DOCUMENT)

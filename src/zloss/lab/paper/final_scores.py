@@ -6,8 +6,8 @@ from statistics import fmean
 from zloss.lab.paper.evidence import Evidence, NotRunError, experiment_command
 from zloss.lab.paper.intervals import estimate
 from zloss.lab.paper.published import FINAL_SCORES
-from zloss.lab.paper.records import BUDGETS, MODELS, ScoredModel
-from zloss.lab.paper.results import NOT_PRINTED, NOT_RUN
+from zloss.lab.paper.records import BUDGETS, CONSTANT, MODELS, ScoredModel
+from zloss.lab.paper.results import NOT_PRINTED, NOT_RUN, needing_seeds
 from zloss.lab.paper.scores import SCORES, is_error, label, shown, shown_estimate, top
 from zloss.lab.paper.tables import BEST, Cell, Table
 from zloss.lab.paper.timings import duration
@@ -23,15 +23,26 @@ def final_tables(evidence: Evidence) -> Iterator[tuple[str, Table]]:
         yield _title(evidence, corpus, budget), _final_table(evidence, corpus, budget)
 
 
-def all_scores_tables(evidence: Evidence) -> Iterator[tuple[str, Table]]:
-    """The test scores of every model, one table for each text and budget; the best of a column is marked."""
+def all_scores_tables(evidence: Evidence) -> Iterator[tuple[str, Table, str]]:
+    """The test scores of every model, one table for each text and budget, with its title and what to be careful with.
+
+    The best of a column is marked.
+    """
     for budget, corpus in _texts(evidence):
         trainings = _trainings(evidence, corpus, budget)
         rows = [
             [model, *_score_cells(trainings, model, SCORES), _epochs(found), str(len(found))]
             for model, found in trainings.items()
         ]
-        yield _title(evidence, corpus, budget), Table(("test error, %", *map(label, SCORES), "epochs", "seeds"), rows)
+        table = Table(("test error, %", *map(label, SCORES), "epochs", "seeds"), rows)
+        yield _title(evidence, corpus, budget), table, _close_calls(trainings)
+
+
+def _close_calls(trainings: Trainings) -> str:
+    models = {model: found for model, found in trainings.items() if model != CONSTANT}
+    return needing_seeds(
+        {score: {model: [one.test[score] for one in found] for model, found in models.items()} for score in SCORES}
+    )
 
 
 def equal_time_table(evidence: Evidence) -> Table:

@@ -186,15 +186,27 @@ DIFFERENCES_NOTE = (
 
 def close_calls(evidence: Evidence, figure: int) -> str:
     """The losses that are within a point of each other and have too few seeds to tell, by score."""
-    found = []
+    by_score: ValuesByScore = {}
     for score in FIGURE_SCORES[figure]:
         present = [loss for loss in losses_of(evidence, figure) if evidence.has_tuned(figure, loss, score)]
-        values = {loss: evidence.tuned(figure, loss, score) for loss in present}
-        pairs = [pair for pair in combinations(present, 2) if duel(values[pair[0]], values[pair[1]], score).needs_seeds]
-        if pairs:
-            names = dict.fromkeys(NAMES[loss] for loss in present if any(loss in pair for pair in pairs))
-            found.append(f"{label(score)} ({', '.join(names)})")
-    return f"Needs {ENOUGH_SEEDS} seeds, with losses within a point: {'; '.join(found)}." if found else ""
+        by_score[score] = {NAMES[loss]: evidence.tuned(figure, loss, score) for loss in present}
+    return needing_seeds(by_score)
+
+
+ValuesByScore = dict[str, dict[str, list[float]]]  # one a seed, by score and by the name of a loss or model
+
+
+def needing_seeds(values: ValuesByScore) -> str:
+    """Whose values are too close to each other to be told apart by so few seeds; "" where there are none."""
+    found = []
+    for score, by_name in values.items():
+        close: set[str] = set()
+        for one, other in combinations(by_name, 2):
+            if duel(by_name[one], by_name[other], score).needs_seeds:
+                close |= {one, other}
+        if close:
+            found.append(f"{label(score)} ({', '.join(name for name in by_name if name in close)})")
+    return f"Within a point, and needs {ENOUGH_SEEDS} seeds: {'; '.join(found)}." if found else ""
 
 
 # ---- figures 3 and 4 -------------------------------------------------------------------------------------------------

@@ -111,9 +111,11 @@ def _table2(evidence: Evidence) -> Iterator[str]:
         yield element("h3", title)
         yield boxed(table)
     yield element("h3", "All scores")
-    for title, table in all_scores_tables(evidence):
+    for title, table, note in all_scores_tables(evidence):
         yield paragraph(f"{title}; test errors in %:")
         yield boxed(table)
+        if note:
+            yield paragraph(note)
 
 
 TOPICS = (
