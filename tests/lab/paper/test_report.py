@@ -5,6 +5,7 @@ import re
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -15,8 +16,11 @@ from zloss.lab.paper import figures
 from zloss.lab.paper.documents import MARKDOWN_TABLES, markdown
 from zloss.lab.paper.evidence import Evidence, NotRunError
 from zloss.lab.paper.final_scores import all_scores_tables, equal_time_table, final_tables
+from zloss.lab.paper.records import SOFTMAXES
 from zloss.lab.paper.report import build_report, write_report
 from zloss.lab.paper.results import close_calls, epochs_table, scores_table
+from zloss.lab.paper.scores import MINUS
+from zloss.lab.paper.summary import HEADLINES
 from zloss.lab.paper.tables import Cell, Table
 from zloss.lab.records import read_records
 
@@ -195,6 +199,19 @@ def test_texts_stand_side_by_side_at_equal_time(evidence: Evidence) -> None:
     (_, whole, _), (_, other, _), *_ = all_scores_tables(evidence)
     for model, cells in rows(table).items():
         assert cells == [rows(text)[model][place] for text in (whole, other) for place in (0, 2, 5)]
+
+
+def test_the_headline_of_equal_time_is_about_the_best_softmax_on_the_closest_text(evidence: Evidence) -> None:
+    def mean(text: str, model: str, split: str) -> float:
+        return fmean(getattr(one, split)["top_1_error"] for one in evidence.models(text, model, "fixed"))
+
+    leads = []
+    for text in ("fil8", "epd48"):
+        rivals = [model for model in SOFTMAXES if evidence.models(text, model, "fixed")]
+        rival = min(rivals, key=lambda model: mean(text, model, "valid"))
+        leads.append(100 * (mean(text, "Z-loss net1", "test") - mean(text, rival, "test")))
+    (headline,) = [one for one in HEADLINES if "the same time" in one.what]
+    assert headline.ours(evidence).replace(MINUS, "-").startswith(f"{max(leads):+.2f} ±")
 
 
 @pytest.mark.parametrize("name", MARKDOWN_TABLES)
