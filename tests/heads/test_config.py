@@ -273,6 +273,13 @@ def test_the_softness_of_the_z_loss_is_relative_to_the_largest_z(classes: int, s
     assert (given.loss.a, given.loss.b) == (0.3, 10.0)  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("head", ["factored", "gram", "dense"])
+@pytest.mark.parametrize("classes", [0, -3])
+def test_no_classes_are_refused_in_words(head: str, classes: int) -> None:
+    with pytest.raises(ValueError, match=r"num_classes|out_features|classes"):
+        zloss.HeadConfig(head=head, loss="z_loss").build(4, classes)
+
+
 def test_a_loss_that_is_part_of_its_head_does_not_exist_on_its_own() -> None:
     with pytest.raises(ValueError, match="nce does not exist on its own: it is part of the sampled head"):
         zloss.HeadConfig(head="sampled", loss="nce").build_loss(CLASSES)

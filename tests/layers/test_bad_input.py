@@ -76,7 +76,7 @@ def test_bad_batches(spoil: Callable[[Tensor, Tensor], tuple[Any, Any]], message
     batch = spoil(*good_batch(layer))
     with refuses(layer, message):
         layer(*batch)
-    if message.startswith(("h has", "target")) or "shape" in message:
+    if "overflow" not in message:  # of sums that ranks do without
         with refuses(layer, message):
             layer.rank(*batch)
     layer(*good_batch(layer))  # and it goes on

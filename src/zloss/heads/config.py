@@ -58,7 +58,7 @@ class LossKind:
 
 def _softness(num_classes: int) -> float:
     """Of the Z-loss: relative to the largest z that there can be, it is the same for any number of classes."""
-    return float(f"{10 / math.sqrt(num_classes):.3g}")
+    return float(f"{10 / math.sqrt(max(num_classes, 1)):.3g}")  # layers refuse fewer
 
 
 def _z_normalized(loss: type[nn.Module]) -> Callable[..., nn.Module]:

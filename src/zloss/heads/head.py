@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from zloss.heads.class_order import ClassOrder
-from zloss.layers.inputs import Doorkeeper, check_hidden, check_same_device
+from zloss.layers.inputs import Doorkeeper, check_hidden, check_same_device, check_sizes
 from zloss.layers.precision import exact_products
 from zloss.layers.ranking import Scores
 from zloss.metrics import Perplexity
@@ -38,8 +38,7 @@ class Head(nn.Module, ABC):
 
     def __init__(self, in_features: int, num_classes: int, *, ignore_index: int = IGNORE_INDEX) -> None:
         super().__init__()
-        if in_features < 1 or num_classes < 2:
-            raise ValueError(f"expected in_features >= 1 and num_classes >= 2, got {in_features} and {num_classes}")
+        check_sizes(in_features, num_classes)
         self.in_features, self.num_classes, self.ignore_index = in_features, num_classes, ignore_index
         self.order: ClassOrder | None = None  # of the classes among the `scores`, where it is not that of their numbers
         self._door = Doorkeeper(num_classes, ignore_index)

@@ -5,7 +5,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from zloss.layers.inputs import check_hidden
+from zloss.layers.inputs import check_hidden, check_sizes
 from zloss.layers.prediction import Predicting
 from zloss.layers.ranking import LinearScores
 from zloss.stats import SphericalStats
@@ -34,6 +34,7 @@ class DenseLinear(Predicting, nn.Module):
         ignore_index: int = IGNORE_INDEX,
     ) -> None:
         super().__init__()
+        check_sizes(in_features, num_classes)
         self.linear = nn.Linear(in_features, num_classes, bias=bias, device=device, dtype=dtype)
         self.ignore_index = ignore_index
 
@@ -65,7 +66,7 @@ class DenseLinear(Predicting, nn.Module):
     @classmethod
     def from_linear(cls, linear: nn.Linear, *, ignore_index: int = IGNORE_INDEX) -> Self:
         """A layer that starts from a copy of the weights of `linear`."""
-        layer = cls(1, 1, device="meta", ignore_index=ignore_index)
+        layer = cls(linear.in_features, linear.out_features, device="meta", ignore_index=ignore_index)
         layer.linear = _copy_of(linear)
         return layer
 

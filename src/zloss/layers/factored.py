@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from zloss.layers.faults import Fault
-from zloss.layers.inputs import check_hidden, check_same_device
+from zloss.layers.inputs import check_hidden, check_same_device, check_sizes
 from zloss.layers.prediction import Predicting
 from zloss.layers.ranking import LinearScores
 from zloss.layers.statistics import FactoredStatistics, KernelStatistics, Tape, with_bias_column
@@ -69,8 +69,7 @@ class FactoredLinear(Predicting, FactoredWeight):
         synchronous: bool = False,
         implementation: Implementation = "auto",
     ) -> None:
-        if in_features < 1 or num_classes < 2:
-            raise ValueError(f"expected in_features >= 1 and num_classes >= 2, got {in_features} and {num_classes}")
+        check_sizes(in_features, num_classes)
         super().__init__(
             num_classes,
             in_features + bias,

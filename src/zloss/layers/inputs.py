@@ -19,6 +19,12 @@ from zloss.targets import Targets, checked_targets, parse_targets
 _BATCH_FAULTS = (Fault.TARGET, Fault.HIDDEN)
 
 
+def check_sizes(in_features: int, num_classes: int) -> None:
+    """Refuse a layer that there cannot be."""
+    if in_features < 1 or num_classes < 2:
+        raise ValueError(f"expected in_features >= 1 and num_classes >= 2, got {in_features} and {num_classes}")
+
+
 def check_hidden(h: Tensor, in_features: int, weight: Tensor) -> None:
     """Refuse a hidden batch of the wrong kind, shape, device or dtype for a layer with this weight."""
     if not isinstance(h, Tensor) or not h.is_floating_point():

@@ -1,6 +1,7 @@
 """What a trained layer is asked for: scores, best classes and ranks, the same way for every layer."""
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -23,20 +24,25 @@ class Predicting(ABC):
     @torch.no_grad()
     def logits(self, h: Tensor) -> Tensor:  # (B, C)
         """All scores `h @ W.T`, without gradient. A factored layer does it without forming W."""
-        with exact_products(h.device.type):
+        with _exact_products_of(h):
             return self.scores(h).all()
 
     @torch.no_grad()
     def topk(self, h: Tensor, k: int, *, block_size: int | None = None) -> tuple[Tensor, Tensor]:  # (B, k), (B, k)
         """Scores and classes of the k best classes, best first, in blocks of `block_size` classes."""
-        with exact_products(h.device.type):
+        with _exact_products_of(h):
             return self.scores(h).topk(k, block_size)
 
     @torch.no_grad()
     def rank(self, h: Tensor, target: Tensor, *, block_size: int | None = None) -> Tensor:  # as target
         """1 + the number of classes that score strictly higher than the target; 0 for an ignored target."""
-        with exact_products(h.device.type):
+        with _exact_products_of(h):
             scores = self.scores(h)
             check_same_device(h, target)
             targets = checked_targets(target, len(h), scores.num_classes, self.ignore_index)
             return scores.rank(targets, block_size).reshape(target.shape)
+
+
+def _exact_products_of(h: Tensor) -> AbstractContextManager[None]:
+    """What is no tensor has no products: `scores` refuses it."""
+    return exact_products(h.device.type) if isinstance(h, Tensor) else nullcontext()
