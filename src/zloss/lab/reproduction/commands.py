@@ -250,7 +250,7 @@ def table2(
     """Models with many classes on a large text: what they come to in a fixed time, or when they have converged.
 
     \b
-    zloss paper table2 --corpus data/fil8 --budget 120 --rates 0.3,1,3
+    zloss paper table2 --corpus data/fil8 --budget 120 --rates 0.6,1,1.7
     zloss paper table2 --corpus data/fil8 --converged --seeds 1 --models "Z-loss net1,H-softmax net1"
     """
     if (budget is None) == (not converged):
