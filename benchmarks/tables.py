@@ -43,10 +43,10 @@ _GPU_SOFTMAXES = ("dense softmax, TF32", "dense softmax, TF32, compiled")
 def _growth(device: str) -> str:
     """Of the time of the factored step, from 10,000 classes to the most that one run has measured."""
     records = _latest("scaling", device) or _latest("output", device)
-    same = {"name": "factored", "batch": 200, "hidden": 512, "launch": "graph" if device == "cuda" else "eager"}
-    times = {record["classes"]: record["time_ms"] for record in records if _agrees(record, same)}
-    most = max(times)
-    return f"{times[most] / times[10_000]:.3g} with {most:,}"
+    same = {"batch": 200, "hidden": 512}
+    most = max((record["classes"] for record in records if _agrees(record, {"name": "factored"} | same)), default=0)
+    growth = _quotient(*(_fastest(records, ("factored",), classes=classes, **same) for classes in (most, 10_000)))
+    return "not run" if growth is None else f"{growth:.3g} with {most:,}"
 
 
 def heads() -> str:

@@ -1,6 +1,6 @@
 """Claims about large texts, table 2: scores and training times of whole models, on every text that was trained on."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 
 from zloss.lab.paper.duels import Duel, Outcome, duel, told
@@ -45,7 +45,7 @@ def on_every_text(budget: str, needed: Sequence[str], judge: Callable[[Models], 
 
 def slightly_worse_scores(models: Models) -> Finding:
     """Of the Z-loss with the same network."""
-    duels = [_duel(models[SAME_SIZE], models[HIERARCHICAL], score) for score in SCORES]
+    duels = [duel_of_models(models[SAME_SIZE], models[HIERARCHICAL], score) for score in SCORES]
     return Finding(f"Z-loss {MINUS} H-softmax: {told(duels)}", verdict_of_slightly_worse(duels))
 
 
@@ -58,7 +58,7 @@ def converges_faster(models: Models) -> Finding:
 
 def larger_network_wins_top_1(models: Models) -> Finding:
     """In less time."""
-    clash = _duel(models[LARGER], models[HIERARCHICAL], top(1))
+    clash = duel_of_models(models[LARGER], models[HIERARCHICAL], top(1))
     times = [_train_s(models[model]) for model in (LARGER, HIERARCHICAL)]
     text = f"{duration(times[0])} against {duration(times[1])}; net2 {MINUS} H-softmax: {told([clash])}"
     verdict = verdict_of_parts([clash.outcome is Outcome.WON, times[0] < times[1]])
@@ -67,20 +67,26 @@ def larger_network_wins_top_1(models: Models) -> Finding:
 
 def larger_network_is_worse_at_top_20(models: Models) -> Finding:
     """Than hierarchical softmax with the smaller network."""
-    clash = _duel(models[LARGER], models[HIERARCHICAL], top(20))
+    clash = duel_of_models(models[LARGER], models[HIERARCHICAL], top(20))
     verdicts = {Outcome.LOST: Verdict.REPRODUCED, Outcome.BEHIND: Verdict.PARTLY}
     return Finding(f"net2 {MINUS} H-softmax: {told([clash])}", verdicts.get(clash.outcome, Verdict.BETTER))
 
 
 def better_top_1_in_the_same_time(models: Models) -> Finding:
     """By the Z-loss network that validates better."""
-    chosen = min((SAME_SIZE, LARGER), key=lambda name: fmean(model.valid[top(1)] for model in models[name]))
-    clash = _duel(models[chosen], models[HIERARCHICAL], top(1))
-    budget_s = models[chosen][0].budget_s or 0.0
-    return Finding(f"after {duration(budget_s)}, {chosen} {MINUS} H-softmax: {told([clash])}", verdict_of([clash]))
+    chosen = validating_best([models[SAME_SIZE], models[LARGER]])
+    clash = duel_of_models(chosen, models[HIERARCHICAL], top(1))
+    name, budget_s = chosen[0].model, chosen[0].budget_s or 0.0
+    return Finding(f"after {duration(budget_s)}, {name} {MINUS} H-softmax: {told([clash])}", verdict_of([clash]))
 
 
-def _duel(first: Sequence[ScoredModel], second: Sequence[ScoredModel], score: str) -> Duel:
+def validating_best(trained: Iterable[Sequence[ScoredModel]]) -> Sequence[ScoredModel]:
+    """The trainings of the model with the lowest top-1 error on validation."""
+    return min(trained, key=lambda found: fmean(model.valid[top(1)] for model in found))
+
+
+def duel_of_models(first: Sequence[ScoredModel], second: Sequence[ScoredModel], score: str) -> Duel:
+    """Their test scores."""
     return duel([model.test[score] for model in first], [model.test[score] for model in second], score)
 
 

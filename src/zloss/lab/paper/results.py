@@ -184,6 +184,9 @@ DIFFERENCES_NOTE = (
 )
 
 
+ValuesByScore = dict[str, dict[str, list[float]]]  # one a seed, by score and by the name of a loss or model
+
+
 def close_calls(evidence: Evidence, figure: int) -> str:
     """The losses that are within a point of each other and have too few seeds to tell, by score."""
     by_score: ValuesByScore = {}
@@ -191,9 +194,6 @@ def close_calls(evidence: Evidence, figure: int) -> str:
         present = [loss for loss in losses_of(evidence, figure) if evidence.has_tuned(figure, loss, score)]
         by_score[score] = {NAMES[loss]: evidence.tuned(figure, loss, score) for loss in present}
     return needing_seeds(by_score)
-
-
-ValuesByScore = dict[str, dict[str, list[float]]]  # one a seed, by score and by the name of a loss or model
 
 
 def needing_seeds(values: ValuesByScore) -> str:

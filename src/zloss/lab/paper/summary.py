@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import fmean
 
 from zloss.lab.paper import corpus_checks
 from zloss.lab.paper.claims import Judged, counts
-from zloss.lab.paper.corpus_checks import HIERARCHICAL, SAME_SIZE, on_every_text
+from zloss.lab.paper.corpus_checks import HIERARCHICAL, SAME_SIZE, duel_of_models, on_every_text, validating_best
 from zloss.lab.paper.duels import duel
 from zloss.lab.paper.evidence import Evidence, NotRunError, bench_command, experiment_command
 from zloss.lab.paper.page import Html, element, paragraph, section
@@ -53,9 +52,7 @@ def _equal_time(evidence: Evidence) -> str:
     for corpus in evidence.corpora("fixed"):
         own, *others = (evidence.models(corpus, model, "fixed") for model in (SAME_SIZE, *SOFTMAXES))
         if own and (rivals := [found for found in others if found]):
-            rival = min(rivals, key=lambda found: fmean(model.valid[top(1)] for model in found))
-            clash = duel([model.test[top(1)] for model in own], [model.test[top(1)] for model in rival], top(1))
-            differences.append(clash.difference)
+            differences.append(duel_of_models(own, validating_best(rivals), top(1)).difference)
     if not differences:
         raise NotRunError(experiment_command("table2"))
     return shown_difference(max(differences, key=lambda difference: difference.mean), top(1))
