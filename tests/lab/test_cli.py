@@ -64,7 +64,7 @@ def test_from_text_to_predictions(run: Path, tmp_path: Path, capsys: pytest.Capt
         (("train", "NEW", "--corpus", "CORPUS", "--set", "training.lr=fast"), "training.lr must be float, got 'fast'"),
         (
             ("train", "NEW", "--corpus", "CORPUS", "--set", "training.epochs=1.5"),
-            "training.epochs must be int, got 1.5",
+            "training.epochs must be int or none, got 1.5",
         ),
         (("train", "NEW", "--corpus", "CORPUS", "--set", "network.hidden=9"), "network.hidden must be a list of int"),
         (("train", "NEW", "--corpus", "CORPUS", "--set", "corpus=x"), "name the corpus by --corpus FOLDER"),

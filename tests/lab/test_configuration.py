@@ -43,6 +43,13 @@ def test_a_round_trip_through_json(config: Outer) -> None:
     assert from_table(Outer, json.loads(json.dumps(to_table(config)))) == config
 
 
+def test_none_is_a_word_where_it_is_allowed() -> None:
+    """TOML has none."""
+    assert from_table(Outer, {"limit": "none"}) == from_table(Outer, {"limit": None})
+    with pytest.raises(ConfigError, match="count must be int, got 'none'"):
+        from_table(Outer, {"count": "none"})
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [

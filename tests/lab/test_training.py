@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import random
 import shutil
@@ -225,6 +226,21 @@ def test_rates_fall_linearly_to_the_end(corpus: Path, tmp_path: Path) -> None:
     assert rates == pytest.approx({step + 1: 1 - (step // 3) / 20 for step in range(60)})
     groups = [group for optimizer in run.load().state["optimizers"] for group in optimizer["groups"]]
     assert [group["lr"] for group in groups] == pytest.approx([0.05 * 1e-9] * 3)
+
+
+def test_the_scores_end_a_run_without_epochs(corpus: Path, tmp_path: Path) -> None:
+    """Nobody can tell when: such small rates teach nothing, so that here it is after two validations."""
+    seen: list[Progress] = []
+    options: dict[str, Any] = {"epochs": None, "steps": None, "lr": 1e-12, "output_lr": 1e-12, "stop_after": 1}
+    run = fit(experiment(corpus, validate_every=5, log_every=1, **options), tmp_path / "run", watch=seen.append)
+    assert run.metrics()[-1]["step"] == 10
+    assert {progress.steps for progress in seen} == {math.inf}
+
+
+def test_the_linear_schedule_needs_an_end() -> None:
+    with pytest.raises(ValueError, match="give epochs, steps or seconds"):
+        TrainingConfig(schedule="linear", epochs=None)
+    assert TrainingConfig(schedule="linear", epochs=None, steps=7).last_step(100) == 7
 
 
 # ---- a given time ----------------------------------------------------------------------------------------------------

@@ -103,6 +103,8 @@ def _as(hint: Any, value: Any) -> Any:
         return float(value)
     if hint is int and isinstance(value, bool):
         return _NO
+    if hint is types.NoneType and value == "none":  # TOML has no word for it
+        return None
     return value if isinstance(value, hint) else _NO
 
 

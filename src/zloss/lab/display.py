@@ -1,5 +1,6 @@
 """What the lab shows on a screen: tables of scores and runs, and bars for work that takes time."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -134,7 +135,8 @@ def training_bar(console: Console) -> Iterator[Watcher]:
             figures = (
                 f"{progress.words_per_second:,.0f} words/s  loss {progress.loss:.3f}  lr {progress.lr:.3g}{condition}"
             )
-            bar.update(task, total=progress.steps, completed=progress.step, figures=figures, visible=True)
+            total = progress.steps if math.isfinite(progress.steps) else None
+            bar.update(task, total=total, completed=progress.step, figures=figures, visible=True)
 
         yield watch
 

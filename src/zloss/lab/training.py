@@ -53,7 +53,7 @@ class TrainingConfig:
     weight_decay: float = 0.0  # of the hidden layers
     output_weight_decay: float = 0.0  # of the head
     clip: float | None = None  # norm of the gradient of the whole network
-    epochs: int = 20  # at most
+    epochs: int | None = 20  # at most; where none, the schedule ends it
     steps: int | None = None  # at most, if fewer
     seconds: float | None = None  # of training steps at most; validations and checkpoints are not counted
     validate_every: int | None = None  # steps; an epoch where none
@@ -71,8 +71,10 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "epochs", "validation_examples", "checkpoint_every", "keep", "log_every"):
-            if getattr(self, name) < 1:
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.schedule == "linear" and self.epochs is None and self.steps is None and self.seconds is None:
+            raise ValueError("the linear schedule falls to zero over the whole training: give epochs, steps or seconds")
         for name in ("lr", "output_lr", "lr_factor"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise ValueError(f"{name} must be a finite number > 0, got {getattr(self, name)}")
@@ -82,10 +84,10 @@ class TrainingConfig:
         if self.seconds is not None and not (math.isfinite(self.seconds) and self.seconds > 0):
             raise ValueError(f"seconds must be a finite number > 0, got {self.seconds}")
 
-    def last_step(self, epoch_steps: int) -> int:
-        """Where a run ends at the latest."""
-        steps = self.epochs * epoch_steps
-        return steps if self.steps is None else min(steps, self.steps)
+    def last_step(self, epoch_steps: int) -> float:
+        """Where a run ends at the latest; infinity where no number of steps ends it."""
+        limits = (None if self.epochs is None else self.epochs * epoch_steps, self.steps)
+        return min((limit for limit in limits if limit is not None), default=math.inf)
 
     def validates_at(self, step: int, epoch_steps: int) -> bool:
         """Whether the network is judged after so many steps: at regular intervals, and at the end."""
@@ -143,7 +145,7 @@ class Progress:
     """What a watcher is told, every `log_every` steps and after each validation."""
 
     step: int
-    steps: int
+    steps: float  # where it will end, as far as can be told; infinity where the scores decide that
     epoch: float
     loss: float
     lr: float
@@ -224,8 +226,8 @@ class Trainer:
         Evaluation.of_ranks(torch.ones(1, dtype=torch.long), log_prob=log_prob).score(self.config.training.score)
 
     @property
-    def last_step(self) -> int:
-        """Where the run ends at the latest."""
+    def last_step(self) -> float:
+        """Where the run ends at the latest; infinity where no number of steps ends it."""
         return self.config.training.last_step(len(self.batches))
 
     def train(self) -> None:
@@ -344,7 +346,7 @@ class Trainer:
             validation=validation,
         )
 
-    def _expected_steps(self) -> int:
+    def _expected_steps(self) -> float:
         """Where the run will end, as far as can be told from the time that its steps took so far."""
         budget, spent = self.config.training.seconds, self.stopwatch.seconds
         if self._is_over:

@@ -21,9 +21,10 @@ def statements(evidence: Evidence) -> list[str]:
         "Network: embeddings of the last n words, concatenated; hidden layers of rectified linear units; an output "
         "layer over all words. Trained by SGD on mini-batches. Learning rates fall to zero over a training, linearly "
         "in 20 stages: over its epochs, or over the time that a model on a large text is given. Where such a model "
-        "trains until it has converged, they are halved whenever validation has not improved. Tested are the weights "
-        "of the best validation, by the score in question. net1 is [10 \N{MULTIPLICATION SIGN} 512, 2048, 2048, 512], "
-        "net2 is [10 \N{MULTIPLICATION SIGN} 1024, 4096, 4096, 1024].",
+        "trains until it has converged, they are lowered by a factor whenever validation has not improved, until that "
+        "brings nothing several times in a row (the settings below say which factor, and how often). Tested are the "
+        "weights of the best validation, by the score in question. net1 is [10 \N{MULTIPLICATION SIGN} 512, 2048, "
+        "2048, 512], net2 is [10 \N{MULTIPLICATION SIGN} 1024, 4096, 4096, 1024].",
         "Scores: the rank of a word is 1 + the number of words that score strictly higher, among all words. The "
         "top-k error is the share of words whose rank is above k.",
         f"Search: {_search(evidence)} Settings are chosen by validation scores alone; test scores are reported for "

@@ -107,7 +107,7 @@ class SideBySide:
         self._since = time.perf_counter(), 0  # the time was last divided, and the step then
 
     @property
-    def last_step(self) -> int:
+    def last_step(self) -> float:
         """Where training ends."""
         return self._first.training.last_step(len(self.batches))
 
