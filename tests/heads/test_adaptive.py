@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from zloss.heads.adaptive import AdaptiveSoftmax, default_cutoffs
+import zloss
+from zloss.heads.adaptive import AdaptiveSoftmax, Stretches, default_cutoffs
 
 HIDDEN, CLASSES, CUTOFFS = 16, 60, [5, 12, 30]
 IGNORED = -100
@@ -104,7 +105,12 @@ def test_targets_of_one_stretch_touch_no_other(stretch: int) -> None:
 
 @with_and_without_counts
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
-def test_several_targets_weights_and_ignored_ones(counts: Tensor | None, reduction: Any, device: torch.device) -> None:
+@pytest.mark.parametrize("captured", [False, True])
+def test_several_targets_weights_and_ignored_ones(
+    counts: Tensor | None, reduction: Any, captured: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a step computes it that waits for the device, and as one does that cannot wait."""
+    monkeypatch.setattr("zloss.heads.adaptive.is_capturing", lambda: captured)
     head = make_head(device, counts=counts, reduction=reduction)
     h, target = batch(head, 20, 5)
     target[torch.rand(target.shape, device=device) < 0.4] = IGNORED
@@ -505,6 +511,44 @@ def test_a_bad_batch_on_a_gpu_moves_nothing_and_is_reported(cuda: torch.device) 
     assert all(p.grad is None or p.grad.count_nonzero() == 0 for p in (h, *head.parameters()))
     with pytest.raises(ValueError, match="a target is out of range"):
         head.rank(h, target)
+
+
+@pytest.mark.parametrize("stretch", range(4))
+def test_a_step_that_cannot_wait_computes_all_clusters(stretch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a captured one is right for whatever targets it is replayed with."""
+    head = make_head()
+    h, _ = batch(head, 6)
+    target = torch.full((6,), [0, *CUTOFFS][stretch])
+    head(h, target).backward()
+    expected = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in head.parameters()]
+    head.zero_grad()
+    monkeypatch.setattr("zloss.heads.adaptive.is_capturing", lambda: True)
+    monkeypatch.setattr(Stretches, "rows_by_cluster", lambda *_: pytest.fail("this waits for the device"))
+    head(h, target).backward()
+    for weight, gradient in zip(head.parameters(), expected, strict=True):
+        assert_close(weight.grad, gradient)
+
+
+def test_a_captured_step_is_one_that_is_not(cuda: torch.device) -> None:
+    """Replayed with targets of other clusters than it was captured with."""
+    heads = [make_head(cuda)]
+    heads.append(copy.deepcopy(heads[0]))
+    optimizers = [head.sgd(lr=0.1) for head in heads]
+
+    def step(number: int, h: Tensor, target: Tensor) -> Tensor:
+        loss: Tensor = heads[number](h, target)
+        loss.backward()
+        optimizers[number].step()
+        optimizers[number].zero_grad()
+        return loss.detach()
+
+    captured = zloss.CapturedStep(partial(step, 1), optimizers=[optimizers[1]])
+    for stretch in (0, 1, 2, 3, 0, 3, 1, 2):
+        h, _ = batch(heads[0], 6)
+        target = torch.full((6,), [0, *CUTOFFS][stretch], device=cuda)
+        assert_close(captured(h.detach(), target), step(0, h.detach(), target))
+    for plain, replayed in zip(heads[0].parameters(), heads[1].parameters(), strict=True):
+        assert_close(replayed, plain)
 
 
 def test_a_step_waits_for_the_gpu_once(cuda: torch.device) -> None:

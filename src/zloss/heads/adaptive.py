@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from zloss.capture import is_capturing
 from zloss.heads.class_order import ClassOrder, checked_counts
 from zloss.heads.head import Head
 from zloss.heads.softmax import log_softmax
@@ -70,6 +71,9 @@ class AdaptiveSoftmax(Head):
 
     On a GPU a step waits for the device once, to learn how many examples each cluster has; torch's module waits twice
     for each of them. As there, the weights of a cluster that no target of the batch is in have no gradient (None).
+
+    A step that is captured as a CUDA graph cannot wait: it computes all clusters for all examples. That forms B x C
+    scores, as a full softmax does, but of narrow vectors, and saves all launches; gradients may be zero then, not None.
     """
 
     has_normalized_scores = True
@@ -104,10 +108,6 @@ class AdaptiveSoftmax(Head):
             self.order = ClassOrder.by_frequency(counts.to(self.reference_weight.device))
 
     @property
-    def is_capturable(self) -> bool:
-        return False  # torch's waits to learn which clusters have targets
-
-    @property
     def cutoffs(self) -> list[int]:
         """Where the classes, by frequency, are cut into the shortlist and the clusters."""
         return self.softmax.cutoffs[:-1]
@@ -129,7 +129,10 @@ class AdaptiveSoftmax(Head):
 
     def _log_prob_of(self, h: Tensor, targets: Targets) -> Tensor:  # (B, K)
         stretches = Stretches.of(self.softmax)
-        rows_by_cluster = stretches.rows_by_cluster(targets.index, targets.valid)
+        if is_capturing():
+            rows_by_cluster = [torch.arange(len(h), device=h.device)] * stretches.num_clusters
+        else:
+            rows_by_cluster = stretches.rows_by_cluster(targets.index, targets.valid)
         log_prob = log_softmax(self.softmax.head(h)).gather(1, stretches.head_column(targets.index))
         for cluster, rows in enumerate(rows_by_cluster, start=1):
             if len(rows):
@@ -157,6 +160,11 @@ class Stretches:
         """Those of torch's module."""
         return cls((0, *softmax.cutoffs))
 
+    @property
+    def num_clusters(self) -> int:
+        """J."""
+        return len(self.bounds) - 2
+
     def cluster_of(self, positions: Tensor) -> Tensor:
         """The stretch that each position is in."""
         # Few comparisons with numbers of the host: a tensor of bounds would have to follow the head between devices.
@@ -174,7 +182,7 @@ class Stretches:
 
     def rows_by_cluster(self, positions: Tensor, wanted: Tensor) -> list[Tensor]:  # (B, K), (B, K) bool -> J of (n,)
         """For each cluster the rows that have a wanted position in it. Waits for the device, once for all clusters."""
-        clusters = torch.arange(1, len(self.bounds) - 1, device=positions.device)
+        clusters = torch.arange(1, self.num_clusters + 1, device=positions.device)
         has = ((self.cluster_of(positions)[..., None] == clusters) & wanted[..., None]).any(1)  # (B, J)
         # `nonzero` would wait once for each cluster. A stable sort brings its rows to the front without waiting.
         front = has.byte().argsort(dim=0, descending=True, stable=True)
@@ -248,7 +256,7 @@ class AdaptiveScores(Scores):
 
     @cached_property
     def _segments(self) -> list[LinearScores]:
-        clusters = range(1, len(self._stretches.bounds) - 1)
+        clusters = range(1, self._stretches.num_clusters + 1)
         segments = [self._shortlist(), *(self._cluster(cluster) for cluster in clusters)]
         return segments if self.width is None else [segment.in_blocks_of(self.width) for segment in segments]
 

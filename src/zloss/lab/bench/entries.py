@@ -164,9 +164,8 @@ ENTRIES = {
             name="adaptive softmax",
             head="adaptive",
             sees_frequency=True,
-            is_capturable=False,
             copies=1.5,
-            logits=1.0,
+            logits=3.0,  # captured, when all examples go through all clusters
         ),
         Entry(key="sampled", name="sampled softmax", head="sampled", options=_SAMPLES, is_estimate=True, **_LIGHT),
         Entry(key="nce", name="NCE", head="sampled", loss="nce", options=_SAMPLES, is_estimate=True, **_LIGHT),
