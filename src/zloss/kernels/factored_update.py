@@ -6,10 +6,10 @@ from its series, each launch doubling the number of its terms. What it multiplie
 
     (I - X)^-1 M = M + D_n + O(X^(2^n)),      D_1 = X M,      D_(k+1) = D_k + X^(2^k) (M + D_k)
 
-which converges while no eigenvalue of X, lr times the curvature of the loss, reaches 1: the condition that a step is
-no leap. It is checked, not assumed: a series that has not converged raises a fault, and nothing is changed. Launches
-that come after convergence, most of them as a rule, only copy. The terms have the precision of float32, relative to
-X M.
+which is near enough while no eigenvalue of X, lr times the curvature of the loss, is far above one half: the condition
+that a step is no leap. It is checked, not assumed: what is not near enough raises a fault, and changes nothing.
+Launches that come after convergence, most of them as a rule, only copy. The terms have the precision of float32,
+relative to X M.
 
 Two regimes as in the definition: `B < H` solves B x B systems, `B >= H` forms the H x H matrices. The large products
 are torch's, in the dtype of products; between them, one launch each does all the small work. While a step is captured

@@ -201,9 +201,9 @@ def needing_seeds(values: ValuesByScore) -> str:
     found = []
     for score, by_name in values.items():
         close: set[str] = set()
-        for one, other in combinations(by_name, 2):
-            if duel(by_name[one], by_name[other], score).needs_seeds:
-                close |= {one, other}
+        for pair in combinations(by_name, 2):
+            if duel(by_name[pair[0]], by_name[pair[1]], score).needs_seeds:
+                close |= {name for name in pair if len(by_name[name]) < ENOUGH_SEEDS}
         if close:
             found.append(f"{label(score)} ({', '.join(name for name in by_name if name in close)})")
     return f"Within a point, and needs {ENOUGH_SEEDS} seeds: {'; '.join(found)}." if found else ""
