@@ -20,7 +20,7 @@ PACKAGE = Path(zloss.__file__).parent
 
 # From the bottom up: a module imports from earlier lines only, never from its own line or from later ones.
 LAYERS = (
-    ("zloss.capture", "zloss.kernels"),
+    ("zloss.capture", "zloss.kernels", "zloss.parallel"),
     ("zloss.kernels.tiles",),
     (
         "zloss.kernels.block_linear",
@@ -414,6 +414,7 @@ SIGNATURES: dict[str, tuple[str, str]] = {
     "FactoredSGD": ("layers lr", "weight_decay"),
     "RowSGD": ("params lr", ""),
     "clip_grad_norm_": ("params_and_layers max_norm", "error_if_nonfinite"),
+    "gather_batch": ("h target", "group"),
     "GramLinear": ("in_features num_classes", "bias device dtype ignore_index"),
     "Head": ("in_features num_classes", "ignore_index"),
     "Head.forward": ("self h target", "weight"),

@@ -97,6 +97,19 @@ def test_a_sparse_gradient_without_entries_has_no_norm(device: torch.device) -> 
     assert zloss.clip_grad_norm_(sparse, 1.0) == 0
 
 
+def test_clipping_refuses_the_bare_parameters_of_a_factored_layer(device: torch.device) -> None:
+    """Whose gradient they do not hold: the norm would be wrong, and the layer not clipped."""
+    trunk, output = nn.Linear(4, 6, device=device), zloss.FactoredLinear(6, 50, device=device)
+    network = nn.ModuleList([trunk, output])
+    assert zloss.clip_grad_norm_(network.parameters(), 1.0) == 0, "nothing is recorded yet"
+    h, target = torch.randn(3, 4, device=device), torch.randint(50, (3,), device=device)
+    zloss.ZLoss(a=0.2, b=8.0)(output(trunk(h), target)).backward()
+    with pytest.raises(ValueError, match=r"give the module itself, as in clip_grad_norm_\(model, max_norm\)"):
+        zloss.clip_grad_norm_(network.parameters(), 1.0)
+    assert zloss.clip_grad_norm_(network, 1.0) > 0
+    assert zloss.clip_grad_norm_([*trunk.parameters(), output, *output.parameters()], 1.0) > 0
+
+
 def test_clipping_refuses_nonsense(device: torch.device) -> None:
     factored, _ = twin_networks(device)
     factored(*batch(device)).backward()

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from zloss import kernels
 from zloss.layers import FactoredLinear
+from zloss.layers.weight import GradientMark
 
 
 class PlainSGD(Optimizer):
@@ -61,7 +62,7 @@ class FactoredSGD(PlainSGD):
         weight_decay: float = 0.0,
     ) -> None:
         self._layers: dict[Tensor, FactoredLinear] = {}
-        groups: list[Any] = [layers] if isinstance(layers, FactoredLinear) else list(layers)
+        groups: list[Any] = list(layers) if isinstance(layers, Iterable) else [layers]
         if not groups:
             raise ValueError("FactoredSGD got no layers")
         if not isinstance(groups[0], dict):
@@ -80,7 +81,7 @@ class FactoredSGD(PlainSGD):
             if not isinstance(layer, FactoredLinear):
                 raise ValueError(
                     f"FactoredSGD trains FactoredLinear layers, got {type(layer).__name__}; "
-                    "give other parameters to an ordinary optimizer"
+                    "give other parameters to an ordinary optimizer; a head makes its own by head.sgd(lr)"
                 )
         _check_rates(self.defaults | group)
         super().add_param_group(group | {"params": [layer.V for layer in layers]})
@@ -189,6 +190,11 @@ def _parameters_and_layers(given: Any) -> tuple[list[Tensor], list[FactoredLinea
         else:
             raise ValueError(f"expected parameters and modules, got {type(item).__name__}")
     marks = {layer.gradient_mark for layer in layers}  # which stand for gradients and are none
+    if any(isinstance(p, GradientMark) and p.grad is not None and p not in marks for p in parameters):
+        raise ValueError(
+            "these are parameters of a FactoredLinear, whose gradient is no .grad: give the module itself, as in "
+            "clip_grad_norm_(model, max_norm)"
+        )
     return [parameter for parameter in parameters if parameter not in marks], list(layers)
 
 

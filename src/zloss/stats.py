@@ -40,7 +40,7 @@ class SphericalStats:
     Prefer `from_logits` or `from_moments`, which do not lose the variance to cancellation.
     """
 
-    __slots__ = ("mean", "num_classes", "once_differentiable", "scatter", "target", "valid")
+    __slots__ = ("ignore_index", "mean", "num_classes", "once_differentiable", "scatter", "target", "valid")
 
     target: Tensor  # (B,) or (B, K)
     mean: Tensor  # (B,)
@@ -48,6 +48,7 @@ class SphericalStats:
     num_classes: int
     valid: Tensor  # as target, bool
     once_differentiable: bool  # whoever made them has a first derivative only: a loss needs no second one
+    ignore_index: int | None  # the target that whoever made them ignored, if that is known
 
     def __init__(
         self,
@@ -72,15 +73,17 @@ class SphericalStats:
         *,
         valid: Tensor | None = None,
         once_differentiable: bool = False,
+        ignore_index: int | None = None,
     ) -> "SphericalStats":
         """Statistics from the mean and the sum of squared deviations, which lose nothing to cancellation.
 
         Say `once_differentiable=True` where they are the output of a function that has no second derivative: a loss may
-        then compute its own first derivatives by the way, in fewer launches.
+        then compute its own first derivatives by the way, in fewer launches. With `ignore_index`, which `valid` comes
+        from, a loss that was told to ignore another target can say so.
         """
         _check_shapes(target, mean, scatter, num_classes, valid)
         stats = cls.__new__(cls)
-        stats._set(target, mean, scatter, num_classes, valid, once_differentiable)
+        stats._set(target, mean, scatter, num_classes, valid, once_differentiable, ignore_index)
         return stats
 
     @classmethod
@@ -98,7 +101,7 @@ class SphericalStats:
         # Padding points at class 0: cut it off, value and gradient alike.
         own = torch.where(targets.valid, logits.gather(1, targets.index), 0)
         own, valid = own.reshape(target.shape), targets.valid.reshape(target.shape)
-        return cls.from_moments(own, mean, scatter, logits.shape[1], valid=valid)
+        return cls.from_moments(own, mean, scatter, logits.shape[1], valid=valid, ignore_index=ignore_index)
 
     def _set(
         self,
@@ -108,10 +111,11 @@ class SphericalStats:
         num_classes: int,
         valid: Tensor | None,
         once_differentiable: bool = False,
+        ignore_index: int | None = None,
     ) -> None:
         self.target, self.mean, self.scatter, self.num_classes = target, mean, scatter, num_classes
         self.valid = torch.ones_like(target, dtype=torch.bool) if valid is None else valid
-        self.once_differentiable = once_differentiable
+        self.once_differentiable, self.ignore_index = once_differentiable, ignore_index
 
     @property
     def sum(self) -> Tensor:  # (B,)

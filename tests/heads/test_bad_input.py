@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import zloss
 from tests.heads.batches import LR, ROWS, good_batch, gradient_of, has_gradient, step, trained, with_value
 from tests.heads.registry import CLASSES, HIDDEN, HeadCase, every_head, every_head_of_ours
+from zloss.layers import inputs
 
 
 @contextmanager
@@ -224,3 +225,37 @@ def test_bad_values_on_a_gpu_are_reported_where_results_are_read(case: HeadCase,
         head.topk(h, 3)
         head.zero_grad()
         assert step(head, h, target).isfinite()
+
+
+class NoReports:
+    """In place of what carries reports from a GPU."""
+
+    def latest(self) -> None:
+        return None
+
+    def push(self, report: Tensor) -> None:
+        pass
+
+
+def test_a_validation_in_inference_mode_may_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept on a device to note faults is made by the first batch, and training has to write to it."""
+    monkeypatch.setattr(inputs, "DeviceReports", NoReports)
+    door = inputs.Doorkeeper(num_classes=10, ignore_index=-100)
+    h, target = torch.randn(3, 4), torch.tensor([1, 2, 3])
+    with torch.inference_mode():
+        door._admit_later(h, target)
+    assert torch.equal(door._admit_later(h, target).h, h)
+
+
+@pytest.mark.parametrize("name", ["factored", "hierarchical"])
+def test_training_after_a_validation_in_inference_mode(name: str, cuda: torch.device) -> None:
+    head = zloss.HeadConfig(head=name).build(8, 60, device=cuda)
+    optimizer = head.sgd(0.1)
+    h, target = torch.randn(5, 8, device=cuda), torch.randint(60, (5,), device=cuda)
+    with torch.inference_mode():
+        head(h, target)
+    head(h, target).backward()
+    optimizer.step()
+    if isinstance(head, zloss.SphericalOutput) and isinstance(head.layer, zloss.FactoredLinear):
+        head.layer.refactor()
+    assert head.rank(h, target).min() >= 1

@@ -123,7 +123,7 @@ def test_what_all_scores_of_a_row_share_costs_no_digits(device: torch.device) ->
     layer = zloss.FactoredLinear(HIDDEN, CLASSES, device=device)
     h, target = torch.randn(ROWS, HIDDEN, device=device), spread(ROWS).to(device)
     expected = layer.rank(h, target)
-    layer.omega.fill_(1e7)  # beside which float32 would lose all scores
+    layer.omega.data.fill_(1e7)  # beside which float32 would lose all scores
     assert torch.equal(zloss.SphericalOutput(layer, zloss.ZLoss(a=0.1, b=10)).rank(h, target), expected)
 
 

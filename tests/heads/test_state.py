@@ -11,6 +11,7 @@ from safetensors.torch import load, save
 import zloss
 from tests.heads.batches import LR, ROWS, assert_close, good_batch, gradient_of, hidden, seeded, spread, step, trained
 from tests.heads.registry import CLASSES, HeadCase, every_head, every_head_of_ours
+from zloss.heads.config import HEADS
 
 
 def assert_same(head: zloss.Head, other: zloss.Head) -> None:
@@ -62,6 +63,26 @@ def test_a_copy_is_the_same_and_independent(case: HeadCase, way: str, device: to
     assert all(torch.equal(weight, before[name]) for name, weight in case.weights(head).items())
     moved = case.weights(twin)
     assert not any(torch.equal(moved[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize("assign", [True, False])
+@pytest.mark.parametrize("name", HEADS)
+def test_a_head_without_memory_loads(name: str, assign: bool) -> None:
+    """Built on "meta", and given memory by the checkpoint itself or before it."""
+    config = zloss.HeadConfig(head=name)
+    head, other = config.build(8, 60), config.build(8, 60, device="meta")
+    if not assign:
+        other.to_empty(device="cpu")
+    other.load_state_dict(copy.deepcopy(head.state_dict()), assign=assign)
+    h, target = torch.randn(5, 8), torch.randint(60, (5,))
+    for _ in range(2):
+        assert torch.equal(seeded(other, h, target), seeded(head, h, target))
+        for each in (head, other):
+            optimizer = each.sgd(0.1)
+            seeded(each, h, target).backward()
+            optimizer.step()
+            each.zero_grad(set_to_none=False)
+    assert torch.equal(other.rank(h, target), head.rank(h, target))
 
 
 @every_head

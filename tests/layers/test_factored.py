@@ -1,6 +1,7 @@
 """The factored layer as a module: recording, freezing, moving, saving, copying, converting."""
 
 import copy
+import pickle
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -140,7 +141,14 @@ def test_clipping_by_torch_does_not_drop_the_record(device: torch.device) -> Non
     expected = torch.nn.utils.get_total_norm([p.grad for p in other.parameters() if p.grad is not None])
     norm = torch.nn.utils.clip_grad_norm_([*other.parameters(), *layer.parameters()], 1e-3)
     assert torch.equal(norm.to(expected), expected), "the mark adds nothing to it"
-    assert layer.recorded_gradient() is not None
+    with pytest.warns(UserWarning, match=r"use zloss\.clip_grad_norm_ or scale_grad_"):
+        assert layer.recorded_gradient() is not None
+    layer.zero_grad()
+    loss_of(layer).backward()
+    torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)  # which multiplies all of them by 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert layer.recorded_gradient() is not None
 
 
 def test_zero_grad_of_another_optimizer_before_the_step_is_pointed_out(device: torch.device) -> None:
@@ -210,10 +218,101 @@ def test_forgotten_optimizer_is_pointed_out(device: torch.device) -> None:
     loss_of(layer).backward()
     gradient = layer.recorded_gradient()
     assert gradient is not None
-    for _ in range(998):
+    for _ in range(98):
         layer.record(gradient)
     with pytest.warns(UserWarning, match="without a step"):
         layer.record(gradient)
+
+
+def test_an_optimizer_that_passes_over_the_layer_is_pointed_out(device: torch.device) -> None:
+    """Which drops the gradient every time, as it does those that it has used."""
+    layer = make_layer(device)
+    optimizer = torch.optim.Adam(layer.parameters())
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss_of(layer).backward()
+        optimizer.step()
+
+    for _ in range(99):
+        step()
+    with pytest.warns(UserWarning, match="give this layer to a FactoredSGD"):
+        step()
+
+
+# ---- writes of others ------------------------------------------------------------------------------------------------
+
+
+def test_what_an_initialiser_writes_is_the_weight(device: torch.device) -> None:
+    """Statistics and steps are those of the new rows."""
+    layer = make_layer(device)
+    nn.init.normal_(layer.V, std=0.02)
+    twin = zloss.FactoredLinear.from_linear(layer.to_linear(), synchronous=True)
+    h, target = batch(layer)
+    for each in (layer, twin):
+        zloss.ZLoss(a=0.2, b=8.0)(each(h, target)).backward()
+        each.step_(20.0)
+    assert relative_error(layer.weight(), twin.weight()) < 1e-12
+    assert relative_error(layer.gram, twin.gram) < 1e-12
+
+
+@pytest.mark.parametrize("use", [loss_of, zloss.FactoredLinear.weight, lambda layer: layer.topk(batch(layer)[0], 3)])
+@pytest.mark.parametrize("name", ["V", "U", "gram"])
+def test_writes_that_leave_no_matrix_are_refused(name: str, use: Callable[..., object], device: torch.device) -> None:
+    layer = make_layer(device)
+    train(layer, 1)
+    with torch.no_grad():
+        getattr(layer, name).mul_(2)
+    with pytest.raises(ValueError, match="no longer make one weight matrix"):
+        use(layer)
+    layer.adopt_rows()
+    use(layer)
+
+
+def test_a_write_between_backward_and_step_is_refused(device: torch.device) -> None:
+    layer = make_layer(device)
+    loss_of(layer).backward()
+    with torch.no_grad():
+        layer.V.mul_(0.9)
+    with pytest.raises(ValueError, match="step first"):
+        layer.step_(20.0)
+
+
+def test_all_of_it_may_be_overwritten_together(device: torch.device) -> None:
+    """As by a broadcast of everything."""
+    layer, other = make_layer(device), make_layer(device)
+    train(other)
+    with torch.no_grad():
+        layer.V.copy_(other.V)
+        for mine, theirs in zip(layer.factors(), other.factors(), strict=True):
+            mine.copy_(theirs)
+    assert torch.equal(layer.weight(), other.weight())
+    h, target = batch(layer)
+    assert torch.equal(layer(h, target).scatter, other(h, target).scatter)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
+def test_a_copy_knows_its_own_writes(copied: Callable[..., zloss.FactoredLinear], device: torch.device) -> None:
+    layer = make_layer(device)
+    train(layer)
+    twin = copied(layer)
+    h, target = batch(layer)
+    for each in (layer, twin):
+        zloss.ZLoss(a=0.2, b=8.0)(each(h, target)).backward()
+        each.step_(20.0)
+    assert torch.equal(layer.weight(), twin.weight())
+
+
+def test_the_batch_may_be_overwritten_before_the_step(device: torch.device) -> None:
+    layer = make_layer(device)
+    twin = copy.deepcopy(layer)
+    h, target = batch(layer)
+    for each, given in ((layer, h.detach().clone()), (twin, h.detach().clone())):
+        zloss.ZLoss(a=0.2, b=8.0)(each(given, target)).backward()
+        if each is layer:
+            given.zero_()
+        each.step_(20.0)
+    assert torch.equal(layer.weight(), twin.weight())
 
 
 def test_double_backward_is_refused(device: torch.device) -> None:
@@ -389,6 +488,20 @@ def test_a_part_of_the_factors_does_not_load(device: torch.device) -> None:
     assert torch.equal(layer.weight(), before)
 
 
+@pytest.mark.parametrize("assign", [True, False])
+def test_a_checkpoint_in_half_precision_makes_one_matrix(assign: bool, device: torch.device) -> None:
+    """Rounded one by one, its factors do not fit each other: they are made anew from the matrix that they come to."""
+    layer, other = make_layer(device, dtype=torch.float32), make_layer(device, dtype=torch.float32)
+    train(layer)
+    other.load_state_dict({name: tensor.half() for name, tensor in layer.state_dict().items()}, assign=assign)
+    assert other.V.dtype == torch.float32
+    # Half precision has eps = 1e-3, and a product of two factors rounds twice.
+    assert relative_error(other.weight(), layer.weight()) < 5e-3
+    centred = other.weight().double() - other.weight().double().mean(0)
+    assert relative_error(other.gram, centred.T @ centred) < 1e-6
+    train(other)
+
+
 def test_loading_drops_the_recorded_gradient(device: torch.device) -> None:
     layer, other = make_layer(device), make_layer(device)
     loss_of(layer).backward()
@@ -462,6 +575,38 @@ def test_dense_layer_has_the_same_interface() -> None:
     bookkeeping = set(dir(FactoredWeight))  # the factors, their gradient, steps and conditioning
     dense = {name for name in dir(zloss.DenseLinear) if not name.startswith("_")}
     assert factored - bookkeeping - {"reset_parameters"} <= dense
+
+
+def test_moving_it_to_where_it_is_keeps_the_gradient(device: torch.device) -> None:
+    layer = make_layer(device)
+    loss_of(layer).backward()
+    norm = layer.grad_norm()
+    assert norm > 0
+    layer.to(device).to(layer.V.dtype)
+    assert torch.equal(layer.grad_norm(), norm)
+    layer.to(torch.float32)
+    assert layer.grad_norm() == 0
+
+
+def test_zeros_written_to_the_data_of_gradients_drop_it() -> None:
+    layer = make_layer(torch.device("cpu"))
+    loss_of(layer).backward()
+    for parameter in layer.parameters():
+        if parameter.grad is not None:
+            parameter.grad.data.zero_()
+    assert layer.grad_norm() == 0
+
+
+@pytest.mark.parametrize("ignored", [0, -1])
+def test_a_loss_that_ignores_another_target_is_refused(ignored: int, device: torch.device) -> None:
+    layer, gram = make_layer(device), zloss.GramLinear(HIDDEN, CLASSES, device=device, dtype=torch.float64)
+    loss = zloss.ZLoss(a=0.2, b=8.0, ignore_index=ignored)
+    for each in (layer, gram):
+        with pytest.raises(ValueError, match=f"say it to the layer, ignore_index={ignored}"):
+            loss(each(*batch(layer)))
+    told = make_layer(device, ignore_index=ignored)
+    assert torch.isfinite(loss(told(*batch(told))))
+    assert torch.isfinite(zloss.ZLoss(a=0.2, b=8.0)(told(*batch(told)))), "where the loss was told nothing"
 
 
 def test_repr_tells_the_essentials(device: torch.device) -> None:

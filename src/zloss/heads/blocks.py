@@ -39,7 +39,8 @@ class RowBlocks(nn.Module):
         self.num_blocks, self.num_rows, self.largest = len(sizes), sum(sizes), max(sizes)
         # Entry n: the rows of the n largest blocks.
         self._most_rows = [0, *accumulate(sorted(sizes, reverse=True))]
-        offsets = torch.tensor([0, *accumulate(sizes)], device=device)
+        self._host_offsets = [0, *accumulate(sizes)]  # which say how it is, also where the tensors have no memory yet
+        offsets = torch.tensor(self._host_offsets, device=device)
         self.register_buffer("offsets", offsets)
         self.register_buffer("sizes", offsets.diff(), persistent=False)
 
@@ -49,11 +50,16 @@ class RowBlocks(nn.Module):
 
     def check_same(self, offsets: Tensor | None) -> None:
         """Refuse the offsets of a checkpoint that divides its rows in another way."""
-        if offsets is not None and not torch.equal(offsets.cpu(), self.offsets.cpu()):
+        if offsets is not None and offsets.tolist() != self._host_offsets:
             raise ValueError(
                 f"the clusters of the checkpoint ({len(offsets) - 1} of them) have other sizes than those here "
                 f"({self.num_blocks}): build with the same clusters"
             )
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        if not self.offsets.is_meta:  # they may have got their memory only now
+            self.sizes = self.offsets.diff() if self.sizes.is_meta else self.sizes.copy_(self.offsets.diff())
 
     def extra_repr(self) -> str:
         return f"{self.num_rows} rows in {self.num_blocks} blocks of at most {self.largest}"

@@ -125,6 +125,7 @@ class SampledSoftmax(LinearHead):
     ) -> Tensor:
         admitted = self._door.admit(h, target, self.linear.weight)
         targets = admitted.targets
+        self.sampler.follow_(self.linear.weight.device)
         draws = self.sampler.draw(self.num_samples, generator=self.generator)
         own, drawn = self._logits(admitted.h, targets.index, draws)
         drawn -= self._log_expected(draws).to(drawn.dtype)

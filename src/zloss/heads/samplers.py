@@ -34,6 +34,11 @@ class Sampler(nn.Module, ABC):
         self.num_classes = num_classes
         self.register_buffer("_home", torch.empty(0, device=device), persistent=False)
 
+    def follow_(self, device: torch.device) -> None:
+        """Draw there from now on, where the weights of a head without memory have got theirs."""
+        if self._home.is_meta:
+            self._home = torch.empty(0, device=device)
+
     @abstractmethod
     def draw(self, num_samples: int, *, generator: Generator | None = None) -> Tensor:  # (S,) int64
         """Independent draws from q, on the device of the sampler; from torch's global generator unless one is given."""

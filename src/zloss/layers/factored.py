@@ -100,6 +100,8 @@ class FactoredLinear(Predicting, FactoredWeight):
         """Statistics of the activations `h @ W.T`, differentiable in `h` and, through the record, in W."""
         check_hidden(h, self.in_features, self.V)
         check_same_device(h, target)
+        _refuse_data_parallel()
+        self.settle_foreign_writes()
         tape = Tape(self)
         anchor = self._anchor(tape) if torch.is_grad_enabled() and self.V.requires_grad else None
         if self.uses_kernels:
@@ -117,6 +119,7 @@ class FactoredLinear(Predicting, FactoredWeight):
             self.num_classes,
             valid=valid.reshape(target.shape),
             once_differentiable=True,
+            ignore_index=self.ignore_index,
         )
 
     def weight(self) -> Tensor:  # (C, H)
@@ -175,8 +178,21 @@ class FactoredLinear(Predicting, FactoredWeight):
     def scores(self, h: Tensor) -> LinearScores:
         self.raise_faults()
         check_hidden(h, self.in_features, self.V)
+        self.settle_foreign_writes()
         if not h.isfinite().all():
             raise self._error(Fault.HIDDEN, math.nan)
         hs = with_bias_column(h.to(self.U.dtype), len(self.U))
         queries, row_shift = (hs @ self.U.T).to(self.V.dtype), (hs @ self.omega).to(self.V.dtype)
         return LinearScores(queries, self.V.detach(), row_shift=row_shift)
+
+
+def _refuse_data_parallel() -> None:
+    """`DistributedDataParallel` would average no gradient of W, and overwrite the factors with those of rank 0."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
+        return
+    if getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None) is not None:
+        raise ValueError(
+            "FactoredLinear cannot train inside DistributedDataParallel, which knows nothing of its gradient: wrap the "
+            "layers below alone, and give this one the gathered batch of all processes (README, several GPUs)"
+        )

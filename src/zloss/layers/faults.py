@@ -42,7 +42,7 @@ def fault_error(fault: Fault, safe_lr: float, num_classes: int) -> ValueError:
         stable = f" (with lr <= {safe_lr:.3g} this step is stable)" if 0 < safe_lr < math.inf else ""
         return RefusedStepError(
             "step refused, the layer is unchanged: the gradient has a NaN or an infinity, or the step would overflow "
-            f"the weights; lower the learning rate{stable} or clip the gradient",
+            f"the weights; lower the learning rate{stable}, clip the gradient, or drop it with zero_grad() and go on",
             safe_lr,
         )
     return RefusedStepError(

@@ -47,7 +47,8 @@ class GramLinear(DenseLinear):
         columns = weight if bias is None else torch.cat([weight, bias[:, None]], 1)
         scores, mean, scatter = GramStatistics.apply(h, columns, targets)  # type: ignore[no-untyped-call]
         valid = targets.valid.reshape(target.shape)
-        return SphericalStats.from_moments(scores.reshape(target.shape), mean, scatter, self.num_classes, valid=valid)
+        own, ignored = scores.reshape(target.shape), self.ignore_index
+        return SphericalStats.from_moments(own, mean, scatter, self.num_classes, valid=valid, ignore_index=ignored)
 
 
 class GramStatistics(torch.autograd.Function):

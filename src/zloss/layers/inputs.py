@@ -96,7 +96,8 @@ class Doorkeeper:
 
     def _report(self, faults: Tensor) -> None:
         if self._faults is None or self._faults.device != faults.device:
-            self._faults, self._reports = torch.zeros_like(faults), DeviceReports()  # both belong to a device
+            with torch.inference_mode(False):  # or training could not write to them, where a validation comes first
+                self._faults, self._reports = torch.zeros_like(faults), DeviceReports()  # both belong to a device
         self._faults.logical_or_(faults)
         if is_capturing():
             note_captured(self)  # replays leave their faults there, for `after_replay` to find

@@ -59,8 +59,9 @@ class FactoredStatistics(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         f = tape.weight.factors()
         with exact_products(h.device.type):
-            # Detached, because the record outlives this pass and must not keep the graph below alive.
-            hs = with_bias_column(h.detach().to(f.U.dtype), len(f.U))
+            # Detached, because the record outlives this pass and must not keep the graph below alive; and a copy, as
+            # the caller may use the memory of h for the next batch before the step.
+            hs = with_bias_column(h.detach().to(f.U.dtype, copy=True), len(f.U))
             hp = hs.to(tape.weight.product_dtype)
             hg, hu = hp @ f.gram.to(hp.dtype), hp @ f.U.T.to(hp.dtype)
             mean = hs @ f.wbar

@@ -27,9 +27,22 @@ _MAX_SCALE = 1e6
 # A host that runs ahead of its GPU sees the condition pass its limit late. A single step that would exceed the limit
 # this many times over has leapt towards singularity, and is refused.
 _LEAP = 100.0
-_FORGOTTEN_STEP = 1000  # backward passes without a step before we suspect that there is no optimizer
+_FORGOTTEN_STEP = 100  # backward passes without a step before we suspect that there is no optimizer
 _MARK = 1e-20  # told from zero, and lost in any norm of gradients that it gets into
 _HASTY_STEPS, _HASTY_REFACTORS = 10, 5  # so many refactors, each so soon after the last: the learning rate is too large
+
+
+class GradientMark(nn.Parameter):
+    """Has a `.grad`, not zero, exactly while a factored layer has a gradient of W recorded.
+
+    So `zero_grad()` of a model, or of any optimizer that holds its parameters, drops the record too, as it would the
+    gradient of an `nn.Linear`.
+    """
+
+    @classmethod
+    def like(cls, weight: Tensor) -> "GradientMark":
+        """One for a layer with this weight."""
+        return cls(torch.zeros(1, device=weight.device, dtype=weight.dtype), requires_grad=weight.requires_grad)
 
 
 class FactoredWeight(nn.Module):
@@ -73,17 +86,17 @@ class FactoredWeight(nn.Module):
         self._drift: Tensor | None = None
         self._steps_since_refactor = self._hasty_refactors = 0
         self._records: list[RecordedGradient] = []
+        self._backward_passes = 0  # since the last step
         self._mark: Tensor | None = None
         self._mark_version = 0
+        self._seen_versions: tuple[int, ...] | None = None
         self._captured_records: list[RecordedGradient] = []
         self.version = 0  # counts changes of the weights, so that a stale backward pass is noticed
         self._reports = DeviceReports()
         self._fused: FusedFactors | None = None
         self._asked_state_dtype, self._asked_product_dtype = state_dtype, product_dtype
         self.V = nn.Parameter(torch.empty(num_classes, width, device=device, dtype=dtype))
-        # Has a `.grad`, not zero, exactly while a gradient of W is recorded, so that `zero_grad()` of a model or of any
-        # optimizer that holds its parameters drops the record too, as it would the gradient of an `nn.Linear`.
-        self.gradient_mark = nn.Parameter(torch.zeros(1, device=device, dtype=dtype))
+        self.gradient_mark = GradientMark.like(self.V)
         square, row = (width, width), (width,)
         for name, shape in {"U": square, "U_inv": square, "omega": row, "wbar": row, "gram": square}.items():
             self.register_buffer(name, torch.empty(shape, device=self.V.device, dtype=self._state_dtype()))
@@ -102,6 +115,7 @@ class FactoredWeight(nn.Module):
             self._finish_refactor(tracked_gram=self.gram.clone(), tracked_mean=self.wbar.clone())
         self._records = [record.after_refactor() for record in self._records]
         self.version += 1
+        self._note_versions()
 
     @torch.no_grad()
     def condition(self) -> float:
@@ -121,6 +135,7 @@ class FactoredWeight(nn.Module):
     def materialised(self) -> Tensor:  # (C, H)
         """W itself, as a new tensor."""
         self.raise_faults()
+        self.settle_foreign_writes()
         weight = self.V.detach().clone()
         with exact_products(self.V.device.type):
             materialise_(weight, self.U, self.omega, self.product_dtype)
@@ -128,9 +143,43 @@ class FactoredWeight(nn.Module):
 
     @torch.no_grad()
     def adopt_rows(self) -> None:
-        """Take what V holds now as W."""
+        """Take what V holds now as W: after you have written weights of your own to it."""
         self._reset_factors()
         self._forget_history()
+        self._note_versions()
+
+    @torch.no_grad()
+    def settle_foreign_writes(self) -> None:
+        """Take rows as W that others have written to V while it alone made up W; refuse what leaves no matrix.
+
+        An initialiser that goes through the parameters of a model means W, and knows nothing of what is known about it.
+        """
+        now, seen = self._versions(), self._seen_versions
+        if seen is None or now == seen:
+            return
+        changed = [new != old for new, old in zip(now, seen, strict=True)]
+        if all(changed):  # somebody has loaded all of it
+            self._refresh_copies()
+            self._forget_history()
+            self._note_versions()
+        elif not any(changed[1:]) and self._is_plain():
+            self.adopt_rows()
+        else:
+            raise ValueError(
+                "V or its factors were written to from outside, as when weights are averaged, and no longer make one "
+                "weight matrix: load a checkpoint, or call adopt_rows() to take V as the weights"
+            )
+
+    def _versions(self) -> tuple[int, ...]:
+        """How often torch has seen V and each factor written to; kernels are not counted, nor are replays."""
+        return tuple(-1 if tensor.is_inference() else tensor._version for tensor in (self.V, *self.factors()))
+
+    def _note_versions(self) -> None:
+        self._seen_versions = self._versions()
+
+    def _is_plain(self) -> bool:
+        """Whether V is W."""
+        return not self.omega.any() and torch.equal(self.U, torch.eye(len(self.U)).to(self.U))
 
     # ---- the gradient ------------------------------------------------------------------------------------------------
 
@@ -140,15 +189,19 @@ class FactoredWeight(nn.Module):
             self._records = []
             self.gradient_mark.grad = self._intact_mark()
         self._records.append(gradient)
-        if len(self._records) == _FORGOTTEN_STEP:
+        self._backward_passes += 1
+        if self._backward_passes == _FORGOTTEN_STEP:
             warnings.warn(
-                f"{_FORGOTTEN_STEP} backward passes without a step: is this layer given to a FactoredSGD?", stacklevel=2
+                f"{_FORGOTTEN_STEP} backward passes without a step: give this layer to a FactoredSGD, as other "
+                "optimizers pass over it",
+                stacklevel=2,
             )
 
     def recorded_gradient(self) -> RecordedGradient | None:
         """The gradient of W left by the backward passes since the last step, in factored form; None without any."""
         if not self._records or self._is_zeroed():
             return None
+        self._warn_if_scaled()
         if len(self._records) > 1:
             self._records = [concatenate(self._records)]
         return self._records[0]
@@ -166,7 +219,20 @@ class FactoredWeight(nn.Module):
         if mark is None:
             return True
         # `set_to_none=False` writes a zero. Who has not been written to need not be read: a GPU would be waited for.
-        return mark._version != self._mark_version and not is_capturing() and not mark.any()
+        # Writes to `.data` are not counted.
+        is_suspect = mark._version != self._mark_version or mark.device.type == "cpu"
+        return is_suspect and not is_capturing() and not mark.any()
+
+    def _warn_if_scaled(self) -> None:
+        mark = self.gradient_mark.grad
+        if mark is None or mark._version == self._mark_version or is_capturing():
+            return
+        if abs(mark.item() / _MARK - 1) > 1e-3:
+            warnings.warn(
+                "the gradients of the parameters were changed in place, as torch's clip_grad_norm_ does: that of a "
+                "factored layer is none of them, and stays as it is; use zloss.clip_grad_norm_ or scale_grad_",
+                stacklevel=2,
+            )
 
     @torch.no_grad()
     def grad_norm(self) -> Tensor:  # ()
@@ -198,6 +264,8 @@ class FactoredWeight(nn.Module):
         if grad is None:
             self._warn_if_zeroed_too_soon()
             return
+        if self._seen_versions not in (None, self._versions()):
+            raise ValueError("V or its factors were written to between the forward pass and the step: step first")
         with exact_products(self.V.device.type):
             if self.uses_kernels:
                 self.fused().step_(self.V, self.factors(), self.fault, grad, lr, weight_decay)
@@ -209,7 +277,9 @@ class FactoredWeight(nn.Module):
         elif not self.waits_for_device:
             self._reports.push(self._report)
         self._steps_since_refactor += 1
+        self._backward_passes = 0
         self._forget_gradient()
+        self._note_versions()
 
     def after_replay(self) -> None:
         """Look after the layer once a captured step has been replayed."""
@@ -314,7 +384,8 @@ class FactoredWeight(nn.Module):
     def fused(self) -> FusedFactors:
         """What the kernels keep beside the factors; made when it is first asked for."""
         if self._fused is None:
-            self._fused = FusedFactors(self.factors(), self.product_dtype)
+            with torch.inference_mode(False):  # or training could not write to it, where a validation comes first
+                self._fused = FusedFactors(self.factors(), self.product_dtype)
             self._report = self._fused.report
         return self._fused
 
@@ -393,7 +464,7 @@ class FactoredWeight(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "FactoredWeight":
         """Move or convert: V as asked, the state with it but in a dtype of its own (a round trip must not blunt it)."""
         check_dtypes(fn(torch.empty(0, dtype=self.V.dtype, device=self.V.device)).dtype, None, None)
-        before, kind = self.factors()._asdict(), (self.V.device, self.V.dtype)
+        before, kind, place = self.factors()._asdict(), (self.V.device, self.V.dtype), self.V.data_ptr()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, tensor in before.items():
             source = getattr(self, name) if tensor.is_meta else tensor
@@ -402,12 +473,25 @@ class FactoredWeight(nn.Module):
             self._fused = None
             self._report = torch.zeros(4, device=self.V.device, dtype=torch.float64)
             self._reports = DeviceReports()  # what the old one keeps to use again is of another length or device
-        self._forget_history()
+        if (*kind, place) != (self.V.device, self.V.dtype, self.V.data_ptr()):
+            self._forget_history()
+        self._note_versions()
         return self
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has no gradient, as with torch's parameters, and no part in what this layer has under way on a device.
-        return self.__dict__ | {"_records": [], "_captured_records": [], "_reports": DeviceReports(), "_fused": None}
+        gone = dict.fromkeys(("_fused", "_mark", "_seen_versions"))
+        return self.__dict__ | gone | {"_records": [], "_captured_records": [], "_reports": DeviceReports()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._restore_mark()
+        self._note_versions()
+
+    def _restore_mark(self) -> None:
+        """After torch has made a plain parameter of it, or has given memory to a layer that had none."""
+        if not isinstance(self.gradient_mark, GradientMark) or self.gradient_mark.device != self.V.device:
+            self.gradient_mark = GradientMark.like(self.V)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -418,9 +502,15 @@ class FactoredWeight(nn.Module):
         shapes = {key: getattr(state_dict.get(key), "shape", None) for key in own}
         fitting = {key: tensor for key, tensor in own.items() if tensor.shape == shapes[key]}
         kept = {prefix + "gradient_mark": self.gradient_mark.detach()}
+        blunt = {key: state_dict[key].to(own[key].dtype) for key in fitting if state_dict[key].dtype.itemsize < 4}
+        kept |= blunt
         if 0 < len(fitting) < len(own):
             kept |= fitting
             args[-1].append("V and its factors make one matrix: they load together, so none of them was loaded")
         super()._load_from_state_dict(state_dict | kept, prefix, *args)
+        self._restore_mark()
         self._refresh_copies()
         self._forget_history()
+        self._note_versions()
+        if blunt and not self.V.is_meta:
+            self.refactor()  # factors that were rounded to half precision no longer fit each other

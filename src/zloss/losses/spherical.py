@@ -102,7 +102,8 @@ class SphericalLoss(Loss):
 
     Args:
         reduction: "mean" over the rows that are not ignored, "sum", or "none" for one value per example.
-        ignore_index: the target that counts for nothing. Only for logits: statistics already know.
+        ignore_index: the target that counts for nothing. Only for logits: statistics have that of their layer, and
+            another one is refused.
     """
 
     @abstractmethod
@@ -121,6 +122,11 @@ class SphericalLoss(Loss):
         if isinstance(input, SphericalStats):
             if target is not None:
                 raise ValueError("target was given twice: the statistics already hold it; call loss(stats)")
+            if input.ignore_index is not None and self.ignore_index not in (IGNORE_INDEX, input.ignore_index):
+                raise ValueError(
+                    f"this loss is to ignore the target {self.ignore_index}, but the layer that made the statistics "
+                    f"has ignored {input.ignore_index}: say it to the layer, ignore_index={self.ignore_index}"
+                )
             return input
         if target is None:
             raise ValueError(

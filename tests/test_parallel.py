@@ -1,0 +1,122 @@
+"""Several processes: the batch of all of them trains every copy of the output layer as one process would."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
+from torch.nn.parallel import DistributedDataParallel
+
+import zloss
+
+PROCESSES, ROWS, STEPS, CLASSES = 2, 4, 6, 50
+
+
+def make_network() -> tuple[nn.Module, zloss.FactoredLinear]:
+    torch.manual_seed(0)
+    trunk = nn.Sequential(nn.Linear(6, 8), nn.Tanh()).double()
+    return trunk, zloss.FactoredLinear(8, CLASSES, dtype=torch.float64)
+
+
+def whole_batch(step: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    x = torch.randn(PROCESSES * ROWS, 6, generator=generator, dtype=torch.float64)
+    return x, torch.randint(CLASSES, (PROCESSES * ROWS, 2), generator=generator)
+
+
+def train(trunk: nn.Module, output: zloss.FactoredLinear, batch: Callable[[int], tuple[Tensor, Tensor]]) -> None:
+    optimizers = [torch.optim.SGD(trunk.parameters(), lr=0.1), zloss.FactoredSGD(output, lr=5.0)]
+    for step in range(STEPS):
+        x, target = batch(step)
+        zloss.ZLoss(a=0.2, b=8.0)(output(*zloss.gather_batch(trunk(x), target))).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def weights(trunk: nn.Module, output: zloss.FactoredLinear) -> list[Tensor]:
+    return [output.weight(), *(parameter.detach() for parameter in trunk.parameters())]
+
+
+def in_processes(work: Callable[[int], Any], folder: Path) -> list[Any]:
+    """What each process leaves in its file."""
+    spawn(_join, args=(work, folder), nprocs=PROCESSES)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(PROCESSES)]
+
+
+def _join(rank: int, work: Callable[[int], Any], folder: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=PROCESSES)
+    torch.save(work(rank), folder / f"{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def train_a_share(rank: int) -> list[Tensor]:
+    trunk, output = make_network()
+    own = slice(rank * ROWS, (rank + 1) * ROWS)
+    train(DistributedDataParallel(trunk), output, lambda step: tuple(part[own] for part in whole_batch(step)))  # type: ignore[arg-type,return-value]
+    return weights(trunk, output)
+
+
+def train_inside(rank: int) -> str:
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.trunk, self.output = make_network()
+
+        def forward(self, x: Tensor, target: Tensor) -> Tensor:
+            loss: Tensor = zloss.ZLoss(a=0.2, b=8.0)(self.output(self.trunk(x), target))
+            return loss
+
+    network = DistributedDataParallel(Network(), find_unused_parameters=True)
+    try:
+        network(*whole_batch(rank))
+    except ValueError as error:
+        return str(error)
+    return "nothing was refused"
+
+
+def test_processes_train_as_one_with_the_whole_batch(tmp_path: Path) -> None:
+    trunk, output = make_network()
+    train(trunk, output, whole_batch)
+    expected = weights(trunk, output)
+    for found in in_processes(train_a_share, tmp_path):
+        for ours, theirs in zip(found, expected, strict=True):
+            # float64, sums of the same few terms in another order.
+            torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_a_factored_layer_inside_of_it_is_refused(tmp_path: Path) -> None:
+    for told in in_processes(train_inside, tmp_path):
+        assert "cannot train inside DistributedDataParallel" in told
+
+
+def test_a_single_process_has_its_own_batch() -> None:
+    h, target = torch.randn(3, 4), torch.tensor([1, 2, 3])
+    gathered = zloss.gather_batch(h, target)
+    assert gathered[0] is h
+    assert gathered[1] is target
+
+
+@pytest.mark.parametrize("columns", [(), (2,)])
+def test_the_gradient_is_that_of_the_own_rows(columns: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times the number of processes, by which `DistributedDataParallel` divides it: rank 1 of 3 here."""
+
+    def all_gather(parts: list[Tensor], rows: Tensor, group: Any) -> None:
+        for rank, part in enumerate(parts):
+            part.copy_(rows + 10 * rank)
+
+    fakes = {"is_initialized": lambda: True, "get_world_size": lambda _: 3, "get_rank": lambda _: 1}
+    for name, fake in {**fakes, "all_gather": all_gather}.items():
+        monkeypatch.setattr(dist, name, fake)
+    h, target = torch.randn(2, 4, requires_grad=True), torch.randint(9, (2, *columns))
+    gathered, targets = zloss.gather_batch(h, target)
+    assert targets.tolist() == torch.cat([target, target + 10, target + 20]).tolist()
+    upstream = torch.randn(6, 4)
+    (gathered * upstream).sum().backward()
+    assert torch.equal(h.grad, 3 * upstream[2:4])  # type: ignore[arg-type]
