@@ -105,6 +105,7 @@ LAYERS = (
     ("zloss.lab.training",),
     (
         "zloss.lab.sidebyside.batches",
+        "zloss.lab.sidebyside.dropout",
         "zloss.lab.sidebyside.losses",
         "zloss.lab.sidebyside.trials",
         "zloss.lab.sidebyside.weights",

@@ -251,7 +251,7 @@ def test_a_name_that_does_not_exist_is_refused_with_the_nearest(values: dict[str
         ({"a": 0.0}, "a must be a finite number > 0, got 0.0"),
         ({"head": "dense", "loss": "z_softmax", "a": -1.0}, "a must be a finite number > 0, got -1.0"),
         ({"head": "hierarchical", "clusters": 41}, "expected between 1 and 40 clusters, one per class, got 41"),
-        ({"head": "hierarchical", "clusters": 2.5}, "expected between 1 and 40 clusters, one per class, got 2.5"),
+        ({"head": "hierarchical", "clusters": 2.5}, "option clusters must be a whole number, got 2.5"),
         ({"head": "adaptive", "cutoffs": [50]}, "cutoffs must be one or more integers"),
         ({"head": "sampled", "num_samples": 0}, "num_samples must be at least 1, got 0"),
         ({"head": "sampled", "sampler": "zipf"}, "sampler must be one of log_uniform, unigram, uniform"),
@@ -319,3 +319,25 @@ def test_a_config_builds_as_often_as_asked() -> None:
     assert not torch.equal(first(h, target), second(h, target)), "each has weights of its own"
     second.load_state_dict(first.state_dict())
     assert torch.equal(first(h, target), second(h, target))
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"head": "dense", "bias": "False"}, "option bias must be true or false, got 'False'"),
+        ({"a": "x"}, "option a must be a number, got 'x'"),
+        ({"a": True}, "option a must be a number, got True"),
+        ({"head": "sampled", "num_samples": 1.5}, "option num_samples must be a whole number, got 1.5"),
+        ({"head": "adaptive", "cutoffs": 3}, "option cutoffs must be a list, got 3"),
+        ({"ignore_index": "none"}, "ignore_index must be a whole number, got 'none'"),
+    ],
+)
+def test_values_of_the_wrong_kind_are_refused(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        zloss.HeadConfig.from_dict(table)
+
+
+def test_none_leaves_an_option_to_its_default() -> None:
+    config = zloss.HeadConfig.from_dict({"a": "none", "b": 3})
+    assert config == zloss.HeadConfig(options={"a": None, "b": 3}) == zloss.HeadConfig(options={"b": 3})
+    assert config.loss_options(10_000) == {"a": 0.1, "b": 3}

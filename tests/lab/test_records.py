@@ -30,3 +30,11 @@ def test_provenance_tells_hardware_versions_and_commit(monkeypatch: pytest.Monke
     assert "threads" in told["device"]
     assert told["versions"]["torch"] == torch.__version__
     assert told["commit"] == "abc1234"
+
+
+@pytest.mark.parametrize(("line", "what"), [('{"a": 1', "is no JSON"), ("[1, 2]", "is no record")])
+def test_a_damaged_line_is_named(line: str, what: str, tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_text('{"a": 0}\n' + line + "\n")
+    with pytest.raises(ValueError, match=f"line 2 of .*records.jsonl {what}, .*: restore or delete the line"):
+        records.read_records(path)

@@ -156,3 +156,17 @@ def test_a_file_is_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         durable.write_file(path, json.dumps({"a": 2}))
     assert json.loads(path.read_text()) == {"a": 1}
     assert [child.name for child in tmp_path.iterdir()] == ["file.json"]
+
+
+def test_a_folder_belongs_to_one_training(run: Run) -> None:
+    with run.alone(), pytest.raises(RunError, match="another process is training in"), Run(run.folder).alone():
+        pass
+    with run.alone():
+        pass
+
+
+def test_strange_files_are_no_checkpoints(run: Run) -> None:
+    before = run.steps()
+    (run.folder / "checkpoints").mkdir(exist_ok=True)
+    (run.folder / "checkpoints" / ".DS_Store").touch()
+    assert run.steps() == before

@@ -237,6 +237,18 @@ def test_the_scores_end_a_run_without_epochs(corpus: Path, tmp_path: Path) -> No
     assert {progress.steps for progress in seen} == {math.inf}
 
 
+@pytest.mark.parametrize("name", ["steps", "validate_every", "stop_after", "patience", "clip"])
+def test_nonsense_is_refused_before_anything_is_made(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be .*, got -1"):
+        TrainingConfig(**{name: -1})  # type: ignore[arg-type]
+
+
+def test_a_second_process_does_not_train_in_the_same_folder(corpus: Path, tmp_path: Path) -> None:
+    run = fit(experiment(corpus, steps=20), tmp_path / "run")
+    with run.alone(), pytest.raises(RunError, match="another process is training in"):
+        fit(resumed(run.folder), run.folder, resume=True)
+
+
 def test_the_linear_schedule_needs_an_end() -> None:
     with pytest.raises(ValueError, match="give epochs, steps or seconds"):
         TrainingConfig(schedule="linear", epochs=None)

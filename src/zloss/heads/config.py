@@ -13,16 +13,19 @@ import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from zloss.heads.adaptive import AdaptiveSoftmax
+from zloss.heads.clustering import Clustering
 from zloss.heads.dense import DenseOutput
 from zloss.heads.head import Head
 from zloss.heads.hierarchical import HierarchicalSoftmax
 from zloss.heads.sampled import SampledSoftmax
+from zloss.heads.samplers import Sampler
 from zloss.heads.spherical import SphericalOutput
 from zloss.layers import FactoredLinear, GramLinear
 from zloss.losses import (
@@ -78,6 +81,26 @@ LOSSES: dict[str, LossKind] = {
 }
 SPHERICAL = ("z_loss", "squared_error", "taylor_softmax", "spherical_softmax")
 DENSE = ("softmax", "sigmoid", "z_softmax", "z_sigmoid", *SPHERICAL)
+
+
+# What an option may be. An object of the library, such as a `Clustering`, may stand for a number or a name of it.
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("bias", "synchronous", "exact_rows", "head_bias", "remove_accidental_hits"), (bool,)),
+    **dict.fromkeys(("a", "b", "eps", "max_condition", "div_value", "power"), (Real,)),
+    **dict.fromkeys(("softmax", "implementation"), (str,)),
+    "num_samples": (Integral,),
+    "clusters": (Integral, Clustering),
+    "sampler": (str, Sampler),
+    "cutoffs": (list, tuple),
+}
+_IN_WORDS = {bool: "true or false", Real: "a number", Integral: "a whole number", str: "a name", list: "a list"}
+
+
+def _check_type(name: str, value: Any) -> None:
+    types = _TYPES[name]
+    is_flag = isinstance(value, bool)  # which Python takes for a number too
+    if is_flag != (types == (bool,)) or not isinstance(value, types):
+        raise ValueError(f"option {name} must be {_IN_WORDS[types[0]]}, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -185,6 +208,11 @@ class HeadConfig:
         check_reduction(self.reduction)
         for name in self.options:
             check_name(f"option of head {self.head!r} with loss {self.loss!r}", name, self._known_options())
+        object.__setattr__(self, "options", {name: value for name, value in self.options.items() if value is not None})
+        for name, value in self.options.items():
+            _check_type(name, value)
+        if not isinstance(self.ignore_index, int):
+            raise ValueError(f"ignore_index must be a whole number, got {self.ignore_index!r}")
 
     def _check_pair(self) -> None:
         kind = HEADS[self.head]
@@ -202,6 +230,8 @@ class HeadConfig:
     def from_dict(cls, values: Mapping[str, Any]) -> "HeadConfig":
         """From one flat mapping, such as a table of a TOML file: what is not a field is an option.
 
+        TOML has no word for none: "none" is as if nothing had been said.
+
         >>> HeadConfig.from_dict({"head": "sampled", "num_sample": 256})
         Traceback (most recent call last):
             ...
@@ -209,7 +239,8 @@ class HeadConfig:
         known: bias, num_samples, sampler, power, remove_accidental_hits
         """
         own = {name: value for name, value in values.items() if name in ("head", "loss", "reduction", "ignore_index")}
-        return cls(**own, options={name: value for name, value in values.items() if name not in own})
+        others = {name: value for name, value in values.items() if name not in own}
+        return cls(**own, options={name: None if value == "none" else value for name, value in others.items()})
 
     def to_dict(self) -> dict[str, Any]:
         """The flat mapping that `from_dict` takes."""

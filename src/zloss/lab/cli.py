@@ -178,7 +178,7 @@ def train(
         with training_bar(console) as watch:
             run = fit(experiment, folder, resume=resume, watch=watch)
     except KeyboardInterrupt:
-        errors.print(f"\n{_how_to_go_on(folder)}", markup=False, highlight=False)
+        errors.print(f"\n{_how_to_go_on(folder)}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(INTERRUPTED)
     console.print(runs_table([run_row(run)]))
 

@@ -129,14 +129,16 @@ def training_bar(console: Console) -> Iterator[Watcher]:
             if progress.validation is not None:
                 scores = formatted(progress.validation, with_widths=False)  # all of them would not fit in a line
                 cells = {name: cell for name, cell in scores.items() if name in _IN_A_LINE}
-                bar.print(f"epoch {progress.epoch:.2f}  " + "  ".join(f"{name} {cell}" for name, cell in cells.items()))
+                line = f"epoch {progress.epoch:.2f}  " + "  ".join(f"{name} {cell}" for name, cell in cells.items())
+                bar.print(line, soft_wrap=True)
                 return
             condition = "" if progress.condition is None else f"  condition {progress.condition:.2f}"
             figures = (
                 f"{progress.words_per_second:,.0f} words/s  loss {progress.loss:.3f}  lr {progress.lr:.3g}{condition}"
             )
-            total = progress.steps if math.isfinite(progress.steps) else None
-            bar.update(task, total=total, completed=progress.step, figures=figures, visible=True)
+            bar.update(task, completed=progress.step, figures=figures, visible=True)
+            # By `update` none would mean the total of before.
+            bar.tasks[0].total = progress.steps if math.isfinite(progress.steps) else None
 
         yield watch
 

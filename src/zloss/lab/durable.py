@@ -3,10 +3,14 @@
 import errno
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+if sys.platform != "win32":
+    import fcntl
 
 _PARTIAL = ".partial-"
 
@@ -63,6 +67,30 @@ def tidied(folder: Path) -> Iterator[None]:
         with suppress(OSError):  # the first that is not empty, or was not made after all, ends it
             for place in absent:
                 place.rmdir()
+
+
+@contextmanager
+def locked(folder: Path, *, waits: bool = True) -> Iterator[bool]:
+    """Have a folder to oneself, among processes that ask for it so; yields whether it is.
+
+    The lock is the system's, on the folder itself: it ends with the process, and leaves no file. Where there are no
+    such locks, as on Windows and on some network drives, everybody has the folder.
+    """
+    if sys.platform == "win32":
+        yield True
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+        is_ours = True
+    except BlockingIOError:
+        is_ours = False
+    except OSError:
+        is_ours = True
+    try:
+        yield is_ours
+    finally:
+        os.close(handle)
 
 
 def is_partial(path: Path) -> bool:

@@ -82,6 +82,8 @@ class NetworkConfig:
                 "head starts at a scale of its own; use output_scale=1"
             )
         check_name("precision", self.precision, get_args(Precision))
+        if self.head.reduction == "none":
+            raise ValueError('head.reduction must be "mean" or "sum", got "none": training needs one number a batch')
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -36,7 +36,17 @@ def write_records(path: Path, records: Iterable[Record]) -> None:
 
 def read_records(path: Path) -> list[Record]:
     """All records of a file, in order."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [_read_line(path, number, line) for number, line in enumerate(path.read_text().splitlines(), start=1)]
+
+
+def _read_line(path: Path, number: int, line: str) -> Record:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"line {number} of {path} is no JSON, {error}: restore or delete the line") from error
+    if not isinstance(record, dict):
+        raise ValueError(f"line {number} of {path} is no record, {line[:40]}: restore or delete the line")
+    return record
 
 
 def _commit() -> str:

@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from zloss.lab.durable import is_full_disk, is_partial, new_folder, write_file
+from zloss.lab.durable import is_full_disk, locked, new_folder, write_file
 
 _TENSORS, _STATE = "tensors.safetensors", "state.json"
 
@@ -82,17 +82,27 @@ class Run:
         """Add a line of metrics, of a `kind` and a `step`, and the same for TensorBoard."""
         with self._explained("the metrics"), (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
-        if self._events is None:
-            self._events = _event_writer(self.folder, self._resumed_at)
-        for name, value in record.items():
-            if name not in ("kind", "step"):
-                self._events.add_scalar(f"{record['kind']}/{name}", value, record["step"])
+        with self._explained("the events for TensorBoard"):
+            if self._events is None:
+                self._events = _event_writer(self.folder, self._resumed_at)
+            for name, value in record.items():
+                if name not in ("kind", "step"):
+                    self._events.add_scalar(f"{record['kind']}/{name}", value, record["step"])
 
     def close(self) -> None:
         """Let go of the files that are written to."""
         if self._events is not None:
-            self._events.close()
-            self._events = None
+            events, self._events = self._events, None
+            with self._explained("the events for TensorBoard"):
+                events.close()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other processes from training in this folder; refuse where one does."""
+        with locked(self.folder, waits=False) as is_ours:
+            if not is_ours:
+                raise RunError(f"another process is training in {self.folder}: wait for it, or choose another folder")
+            yield
 
     def metrics(self) -> list[dict[str, Any]]:
         """All lines of metrics so far. A last line that a killed process left half-written does not count."""
@@ -138,7 +148,7 @@ class Run:
         """The steps of the checkpoints that are there, in order."""
         place = self.folder / "checkpoints"
         folders = place.iterdir() if place.exists() else iter(())
-        return sorted(int(folder.name) for folder in folders if not is_partial(folder))
+        return sorted(int(folder.name) for folder in folders if folder.name.isdigit())
 
     def load(self, step: int | None = None, *, device: str = "cpu") -> Checkpoint:
         """The checkpoint of a step, by default the last one."""

@@ -39,6 +39,18 @@ _EVALUATION_SEED = 0  # runs with other seeds are judged by the same sample
 _STAGES = 20
 # After which a run is timed: in them kernels are compiled and the step is captured, once and for all runs of a process.
 _UNTIMED_STEPS = 5
+# Keys of a training that are counted in ones.
+_COUNTS = (
+    "batch_size",
+    "epochs",
+    "steps",
+    "validate_every",
+    "validation_examples",
+    "stop_after",
+    "checkpoint_every",
+    "keep",
+    "log_every",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +82,13 @@ class TrainingConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "epochs", "validation_examples", "checkpoint_every", "keep", "log_every"):
+        for name in _COUNTS:
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.patience < 0:
+            raise ValueError(f"patience must be at least 0, got {self.patience}")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip must be > 0, or none, got {self.clip}")
         if self.schedule == "linear" and self.epochs is None and self.steps is None and self.seconds is None:
             raise ValueError("the linear schedule falls to zero over the whole training: give epochs, steps or seconds")
         for name in ("lr", "output_lr", "lr_factor"):
@@ -171,10 +187,16 @@ def fit(config: Experiment, folder: Path, *, resume: bool = False, watch: Watche
     trainer = Trainer(config, run, watch or (lambda _: None))  # before anything is written: it may well fail
     if not resume:
         run.create(to_table(config))
-    elif run.steps():
-        trainer.restore(run.load(device=str(trainer.device)))
-    else:  # it was stopped before its first checkpoint
-        run.forget_after(0)
+    with run.alone():
+        if resume and run.steps():
+            trainer.restore(run.load(device=str(trainer.device)))
+        elif resume:  # it was stopped before its first checkpoint
+            run.forget_after(0)
+        _train(trainer)
+    return run
+
+
+def _train(trainer: "Trainer") -> None:
     try:
         trainer.train()
     except RunError:
@@ -182,8 +204,7 @@ def fit(config: Experiment, folder: Path, *, resume: bool = False, watch: Watche
     except ValueError as error:  # of a layer that was given numbers beyond reason
         raise trainer.diverged(str(error)) from error
     finally:
-        run.close()
-    return run
+        trainer.run.close()
 
 
 def resumed(folder: Path) -> Experiment:

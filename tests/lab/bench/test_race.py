@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Hashable, Iterator
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -84,8 +85,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(race, "room_bytes", lambda device: 10**10)
 
 
-def measured(path: Path, *cases: Case, repeats: int = 3) -> Journal:
-    conditions = Conditions(device=CPU, repeats=repeats, measures_memory=False)
+def measured(path: Path, *cases: Case, repeats: int = 3, measures_memory: bool = False) -> Journal:
+    conditions = Conditions(device=CPU, repeats=repeats, measures_memory=measures_memory)
     journal = Journal(path / "records.jsonl", CPU)
     Race(cases, conditions, journal, lambda what, done, total: None).run()
     return journal
@@ -124,6 +125,23 @@ def test_what_cannot_be_measured_is_told_and_the_rest_goes_on(tmp_path: Path) ->
     assert told["fine"] == ""
     assert [fault.split()[0] for fault in journal.faults] == ["wrong", "broken"]
     assert all(record["time_ms"] is None for record in journal.records[:-1])
+
+
+def test_memory_that_cannot_be_measured_is_told_and_the_rest_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed_for_a(case: Case) -> int:
+        if case.name == "a":
+            raise BrokenProcessPool("a process was terminated abruptly\nwith details")
+        return 7
+
+    monkeypatch.setattr(race, "cpu_peak_bytes", killed_for_a)
+    journal = measured(tmp_path, case("a"), case("b"), measures_memory=True)
+    assert [(record["name"], record["peak_bytes"]) for record in journal.records] == [("a", None), ("b", 7)]
+    assert all(record["time_ms"] > 0 for record in journal.records)
+    (fault,) = journal.faults
+    assert fault.startswith("a (")
+    assert fault.endswith("memory, failed: BrokenProcessPool: a process was terminated abruptly")
 
 
 def test_an_interrupt_keeps_what_is_measured(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Records that nobody measured, to see what the report makes of them. They lean towards what the paper found."""
+"""Records that nobody measured, to see what the report makes of them. They lean towards what the paper found.
+
+Where validation decides something, it decides for another one than test scores would.
+"""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -35,6 +38,7 @@ MODELS = {
     "Z-loss net1": (0.73, 0.375, 95.0),
     "Z-loss net2": (0.715, 0.39, 320.0),
 }
+VALIDATING_BEST = ("H-softmax net1", "Z-loss net1")  # of their kinds; on the test split, others are better
 
 
 def scores(lead: tuple[float, float], chance: Random, noise: float = 0.0008) -> dict[str, float]:
@@ -66,14 +70,14 @@ def tuned(figure: int, seeds: int = 3) -> Iterator[dict[str, Any]]:
 
 
 def sweep(seeds: int = 3) -> Iterator[dict[str, Any]]:
-    """The best a is 0.05 at top-1 and 0.2 from top-5 on; b hardly matters."""
+    """The best a is 0.05 at top-1 and 0.2 from top-5 on, half of that by validation; b hardly matters."""
     places = [(a, 28.0) for a in (0.025, 0.05, 0.1, 0.2, 0.4)] + [(0.1, b) for b in (7.0, 14.0)]
     for a, b in places:
         for seed in range(seeds):
             chance = Random(f"{a} {b} {seed}")
-            lead = (0.3 * abs(a - 0.05), 0.3 * abs(a - 0.2))
-            test = scores(lead, chance)
-            yield {"figure": 3, "a": a, "b": b, "seed": seed, "settings": SETTINGS, "valid": test, "test": test} | TOLD
+            test = scores((0.3 * abs(a - 0.05), 0.3 * abs(a - 0.2)), chance)
+            valid = scores((0.3 * abs(a - 0.025), 0.3 * abs(a - 0.1)), chance)
+            yield {"figure": 3, "a": a, "b": b, "seed": seed, "settings": SETTINGS, "valid": valid, "test": test} | TOLD
 
 
 def curves(seeds: int = 3) -> Iterator[dict[str, Any]]:
@@ -112,8 +116,10 @@ def models(seeds: int = 2) -> Iterator[dict[str, Any]]:
                         training = dict.fromkeys(training)
                     elif budget == "fixed":
                         test["top_1_error"] += {"H": 0.02, "Z": 0.001}.get(model[0], 0.0)
+                    lead = 0.1 if model in VALIDATING_BEST else 0.0
+                    valid = {score: value - lead + chance.gauss(0, 0.0004) for score, value in test.items()}
                     if model != "constant" or (seed, budget) == (0, "fixed"):
-                        yield record | training | {"settings": SETTINGS, "valid": test, "test": test} | TOLD
+                        yield record | training | {"settings": SETTINGS, "valid": valid, "test": test} | TOLD
 
 
 def steps(device: str) -> Iterator[dict[str, Any]]:

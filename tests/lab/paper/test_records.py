@@ -9,6 +9,7 @@ import pytest
 
 from tests.lab.paper import made_up
 from zloss.lab.paper.records import PaperRecords, write_results
+from zloss.lab.records import read_records
 
 Line = dict[str, Any]
 FIRST: dict[str, Callable[[], Line]] = {
@@ -95,7 +96,7 @@ def test_a_seed_is_there_once(tmp_path: Path) -> None:
 
 def test_seeds_of_a_choice_have_one_setting(tmp_path: Path) -> None:
     line = FIRST["figure2"]()
-    other = line | {"seed": 1, "settings": line["settings"] | {"training.seed": 1}}
+    other = line | {"seed": 1}
     write_results(tmp_path, "figure2", [line, other])
     other["settings"] = line["settings"] | {"training.lr": 0.1}
     with pytest.raises(ValueError, match="different settings"):
@@ -105,4 +106,66 @@ def test_seeds_of_a_choice_have_one_setting(tmp_path: Path) -> None:
 def test_what_is_no_json_is_named(tmp_path: Path) -> None:
     (tmp_path / "table2.jsonl").write_text("{")
     with pytest.raises(ValueError, match=r"table2\.jsonl is no file of records"):
+        PaperRecords.read(tmp_path)
+
+
+# ---- what can be compared --------------------------------------------------------------------------------------------
+
+
+def on_text(line: Line, text: str) -> Line:
+    return line | {"settings": line["settings"] | {"corpus": text}}
+
+
+@pytest.mark.parametrize("name", ["figure2", "figure3", "figure4", "figure5"])
+def test_a_figure_is_of_one_text(folder: Path, tmp_path: Path, name: str) -> None:
+    *others, one, two, three = read_records(folder / "paper" / f"{name}.jsonl")
+    for text in ("ptb", "wikitext"):  # where the settings of the others name none, it is Penn Treebank
+        made_up.keep(tmp_path / text / f"{name}.jsonl", others + [on_text(seed, text) for seed in (one, two, three)])
+    assert PaperRecords.read(tmp_path / "ptb") != PaperRecords()
+    told = f"wikitext: {name} has results on several texts, ptb, wikitext, .* folder of their own"
+    with pytest.raises(ValueError, match=told):
+        PaperRecords.read(tmp_path / "wikitext")
+
+
+@pytest.mark.parametrize(
+    ("budget", "change", "told"),
+    [
+        ("fixed", {"budget_s": 3600.0}, "'fixed' trained for 120 s on .* and trained for 3600 s on"),
+        ("fixed", {"device": "a slower one"}, "'fixed' trained for 120 s on A device .* for 120 s on a slower one"),
+        ("converged", {"device": "a slower one"}, "'converged' on A device .* and on a slower one"),
+    ],
+)
+def test_models_of_a_text_have_one_time_and_device(tmp_path: Path, budget: str, change: Line, told: str) -> None:
+    def differs(line: Line) -> bool:
+        return (line["corpus"], line["model"], line["budget"]) == ("fil8", "Z-loss net1", budget)
+
+    lines = [line | change if differs(line) else line for line in made_up.models()]
+    made_up.keep(tmp_path / "table2.jsonl", lines)
+    with pytest.raises(ValueError, match=f"table2 has models of fil8 with the budget {told}"):
+        PaperRecords.read(tmp_path)
+
+
+def test_other_texts_and_the_constant_may_have_another_time_and_device(tmp_path: Path) -> None:
+    lines = []
+    for line in made_up.models():
+        other_text = {"device": "a slower one"} | ({"budget_s": 3600.0} if line["budget"] == "fixed" else {})
+        is_other = line["corpus"] == "epd48" or line["model"] == "constant"
+        lines.append(line | other_text if is_other else line)
+    made_up.keep(tmp_path / "table2.jsonl", lines)
+    assert len(PaperRecords.read(tmp_path).table2) == len(lines)
+
+
+def test_a_file_may_be_made_anew_choice_by_choice(tmp_path: Path) -> None:
+    """Half way through, its old half is of another time: no reason to throw away what was trained."""
+    lines = list(made_up.models())
+    longer = [line | {"budget_s": 3600.0} if line["budget"] == "fixed" else line for line in lines[:4]]
+    write_results(tmp_path, "table2", longer + lines[4:])
+
+
+def test_curves_of_seeds_that_share_no_epoch_are_refused(tmp_path: Path) -> None:
+    lines = list(made_up.curves(seeds=2))
+    for line in lines:
+        line["curve"] = [point | {"epoch": point["epoch"] + 0.5 * line["seed"]} for point in line["curve"]]
+    made_up.keep(tmp_path / "figure4.jsonl", lines)
+    with pytest.raises(ValueError, match="tuned for top_1_error have no epoch in common"):
         PaperRecords.read(tmp_path)

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.lab.paper.made_up import keep, step
-from zloss.lab.paper.published import EPOCH_S, epoch_ratio
+from zloss.lab.paper.evidence import Evidence
+from zloss.lab.paper.published import EPOCH_S, convergence_ratio, epoch_ratio
+from zloss.lab.paper.report import build_report
 from zloss.lab.paper.timings import Timings
 
 
@@ -44,6 +46,14 @@ def test_ratios_on_a_cpu_are_those_of_turns(tmp_path: Path) -> None:
     dense = step("net1, dense softmax", 500.0, "cpu") | {"ratio_to_factored": 38.5}
     keep(tmp_path / "model.cpu.jsonl", [step("net1, factored", 10.0, "cpu"), dense])
     assert Timings.read(tmp_path).ratio("model", "softmax", "cpu") == 38.5
+
+
+def test_a_step_on_a_cpu_that_took_no_turns_has_no_ratio(tmp_path: Path) -> None:
+    alone = {key: value for key, value in step("dense softmax", 500.0, "cpu").items() if key != "ratio_to_factored"}
+    keep(tmp_path / "records" / "output.cpu.jsonl", [step("factored", 10.0, "cpu"), alone])
+    evidence = Evidence.read(tmp_path)
+    assert evidence.timings.ratio("output", "softmax", "cpu") is None
+    assert "zloss bench output --device cpu" in build_report(evidence)
 
 
 def test_a_ratio_is_of_one_run(tmp_path: Path) -> None:
@@ -85,4 +95,5 @@ def test_the_paper_s_ratios_are_those_it_tells() -> None:
     assert epoch_ratio("output", "softmax", "cpu") == pytest.approx(192.7, abs=0.1)
     assert epoch_ratio("model", "softmax", "cpu") == pytest.approx(10.47, abs=0.01)
     assert epoch_ratio("model", "hierarchical", "cpu") is None
+    assert convergence_ratio() == pytest.approx(4.21, abs=0.01)
     assert len(EPOCH_S) == 10

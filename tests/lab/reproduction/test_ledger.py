@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.multiprocessing.spawn import spawn
 
 from tests.lab.paper import made_up
 from zloss.lab.records import Record
@@ -60,3 +61,20 @@ def test_what_is_no_record_is_never_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"figure2.jsonl is no file of records"):
         ledger.add([record(1)])
     assert ledger.path.read_text() == "no JSON\n"
+
+
+def _add_many(rank: int, folder: Path) -> None:
+    for seed in range(10):
+        Ledger(folder, "figure2").add([record(2 * seed + rank)])
+
+
+def test_two_processes_lose_nothing(tmp_path: Path) -> None:
+    spawn(_add_many, args=(tmp_path,), nprocs=2)
+    assert sorted(line.seed for line in Ledger(tmp_path, "figure2").results()) == list(range(20))
+
+
+def test_what_has_given_way_is_counted(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, "figure2")
+    assert ledger.add([record(0), record(1)]) == 0
+    assert ledger.add([record(0)]) == 0, "made again with the same settings"
+    assert ledger.add([record(0, settings={"training.lr": 0.2})]) == 2

@@ -14,6 +14,14 @@ from zloss.lab.sidebyside import SideBySide
 
 # So high a rate that no two scores agree in the best validation.
 LEAPS: dict[str, Any] = {"output_lr": 30.0, "validate_every": 5}
+# Validated once or more before it grows beyond all bounds; without hidden units, which would die instead.
+DIVERGES_LATER: dict[str, Any] = {
+    "loss": "squared_error",
+    "lr": 1000.0,
+    "output_lr": 1000.0,
+    "validate_every": 1,
+    "network": {"hidden": ()},
+}
 
 
 def test_stacks_are_of_one_shape_and_no_larger_than_asked(corpus: Path) -> None:
@@ -64,4 +72,13 @@ def test_one_validation_is_tested_once(corpus: Path, monkeypatch: pytest.MonkeyP
 def test_one_that_diverges_has_nothing(corpus: Path) -> None:
     trained = train_stack([trial(corpus), trial(corpus, lr=1e30)], [["mrr"], ["mrr"]])
     assert [bool(network.curve) for network in trained] == [True, False]
+    assert [network.diverged for network in trained] == [False, True]
     assert (trained[1].best, trained[1].test) == ({}, {})
+
+
+def test_one_that_diverges_later_has_nothing_either(corpus: Path) -> None:
+    """What it had reached before is no result of its settings."""
+    (network,) = train_stack([trial(corpus, **DIVERGES_LATER)], [["mrr"]])
+    assert network.curve, "not a test"
+    assert network.diverged
+    assert (network.best, network.test) == ({}, {})

@@ -15,13 +15,14 @@ from zloss.lab.evaluation import evaluate
 from zloss.lab.networks import NgramNetwork
 from zloss.lab.runs import Run
 from zloss.lab.sidebyside import SideBySide
+from zloss.lab.sidebyside.dropout import DropoutNumbers
 from zloss.lab.sidebyside.network import StackedNetwork
 from zloss.lab.sidebyside.ranking import evaluate_stack
 from zloss.lab.sidebyside.trials import Settings
 from zloss.lab.sidebyside.weights import StackedWeights
 from zloss.lab.training import Experiment, Trainer
 
-# What trials may differ in, but for dropout, whose random numbers are others in a stack.
+# What trials may differ in, but for dropout, whose random numbers are others than those of a network alone.
 DIFFERENCES: list[dict[str, Any]] = [
     {"lr": 0.03, "seed": 3, "output_lr": 0.01, "network": {"output_scale": 0.3}},
     {"lr": 0.1, "seed": 4, "output_lr": 0.03, "network": {"embedding_scale": 0.5}},
@@ -109,6 +110,40 @@ def test_a_dead_network_does_not_win(corpus: Path) -> None:
     assert (ranks[1] < stack.network.num_classes).any()
 
 
+# By which three layers are made larger, so that scores, the last hidden layer, or squares of scores overflow.
+OVERFLOWING = [("softmax", 1e15), ("z_loss", 1e15), ("softmax", 1e25), ("taylor_softmax", 1e9)]
+
+
+@pytest.mark.parametrize(("loss", "scale"), OVERFLOWING)
+def test_activations_that_overflow_do_not_win(loss: str, scale: float, corpus: Path, device: torch.device) -> None:
+    """Infinity is not above all others, and what is not a number is not the first of its kind."""
+    network = SideBySide([trial(corpus, loss=loss, device=str(device), seed=seed) for seed in range(2)]).network
+    context = torch.randint(network.num_classes, (200, 3), device=device)
+    target = torch.randint(network.num_classes, (200,), device=device)
+    ordinary = network.rank(context, target)
+    assert network.is_sound.all()
+    for weight in (network.weights.output, *(layer.weight for layer in network.weights.hidden)):
+        weight[0].mul_(scale)
+    assert network.weights.is_finite().all(), "not a test"
+    ranks = network.rank(context, target)
+    assert network.is_sound.tolist() == [False, True]
+    assert torch.equal(ranks[1], ordinary[1])
+    assert (ranks[0] == network.num_classes).all()
+
+
+def test_a_score_that_is_not_a_number_stands_above_the_others(corpus: Path) -> None:
+    """And below all of them where it is that of the target."""
+    network = SideBySide([trial(corpus)]).network
+    context, target = torch.randint(10, (200, 3)), torch.randint(5, (200,))
+    ordinary = network.rank(context, target)
+    assert (ordinary == 1).any(), "not a test"
+    network.weights.output[0, 5] = torch.nan
+    assert (network.rank(context, target) > 1).all()
+    assert network.is_sound.all()
+    assert (network.rank(context, torch.full((200,), 5)) == network.num_classes).all()
+    assert not network.is_sound.any()
+
+
 @pytest.mark.parametrize("loss", DENSE)
 @pytest.mark.parametrize("limit", [None, 100])
 def test_evaluation_is_that_of_every_network_alone(
@@ -142,13 +177,19 @@ def stacked_at(corpus: Path, rates: list[float], device: torch.device) -> tuple[
     return StackedNetwork(weights, Settings.of(experiments, 13, device), loss="z_loss"), context
 
 
+def numbers_for(network: StackedNetwork, device: torch.device) -> list[Tensor]:
+    """Of trials with the same seed, for 100 examples."""
+    numbers = DropoutNumbers([1] * network.weights.trials, batch_size=100, widths=(400, 300), device=device)
+    numbers.draw()
+    return numbers.of_layers()
+
+
 def test_dropout_has_the_rate_of_the_trial_and_keeps_the_mean(corpus: Path, device: torch.device) -> None:
     rates = [0.0, 0.2, 0.6]
     network, context = stacked_at(corpus, rates, device)
     rows = context + torch.arange(3, device=device)[:, None, None] * 13
-    torch.manual_seed(1)
-    _, plain, _ = network.activations(rows, drops=False)
-    _, dropped, _ = network.activations(rows, drops=True)
+    _, plain, _ = network.activations(rows)
+    _, dropped, _ = network.activations(rows, numbers_for(network, device))
     assert torch.equal(dropped[0], plain[0]), "at a rate of 0 nothing changes"
     for number, rate in enumerate(rates):
         positive = plain[number] > 0
@@ -169,10 +210,9 @@ def test_steps_with_dropout_have_the_gradient_of_what_is_left(corpus: Path, devi
     target = context.sum(1) % 13
     stacked = context.expand(2, -1, -1), target.expand(2, -1)
     before = network.weights.clone()
-    torch.manual_seed(1)
-    network.learn(*stacked)
-    torch.manual_seed(1)
-    chances = [torch.rand(100, width, device=device) for width in (400, 300)]
+    numbers = numbers_for(network, device)
+    network.learn(*stacked, numbers)
+    chances = [layer[0] for layer in numbers]
     for row, rate in enumerate((0.5, 0.3)):
         embedding, *hidden, output = (tensor[row].clone().requires_grad_() for tensor in before.tensors())
         h = embedding[context].flatten(1)
@@ -193,14 +233,13 @@ def test_steps_with_dropout_have_the_gradient_of_what_is_left(corpus: Path, devi
 
 @pytest.mark.parametrize("precision", ["float32", "tf32"])
 def test_a_captured_stack_is_one_that_is_not(precision: str, corpus: Path, cuda: torch.device) -> None:
-    """Dropout included: a captured step takes the random numbers that come next."""
+    """Dropout included: a captured step sees the random numbers that were drawn for it."""
     stacks = []
     for graph in (False, True):
         options: dict[str, Any] = {"graph": graph, "device": str(cuda), "steps": 40}
         shape = {"precision": precision, "dropout": 0.3}
         experiments = [trial(corpus, lr=lr, seed=seed, network=shape, **options) for lr, seed in ((0.1, 0), (0.2, 1))]
         stack = SideBySide(experiments)
-        torch.manual_seed(0)
         losses = torch.stack([stack.take_step().clone() for _ in range(40)])
         stacks.append((losses, stack.network.weights.tensors()))
     (losses, weights), (captured_losses, captured_weights) = stacks

@@ -222,3 +222,14 @@ def test_what_a_screen_shows(corpus: Path, tmp_path: Path) -> None:
     assert len(lines) == 12
     assert lines[0].startswith("trial 0 complete  ")
     assert "\x1b" not in file.read_text()
+
+
+def test_a_screen_tells_what_was_given_up(corpus: Path, tmp_path: Path) -> None:
+    """In a line that stays: the board has no place for it."""
+    study = TuningStudy.begin(tmp_path / "it", tiny_plan(corpus))
+    screen = Console(width=120, file=io.StringIO(), force_terminal=True)
+    with watching(study, screen) as tell:
+        tell([Trial(3, "running", {}, [], "", None), Trial(4, "interrupted", {}, [], "nobody knows why", None)])
+    shown = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert "trial 4 interrupted  nobody knows why" in shown
+    assert "trial 3" not in shown

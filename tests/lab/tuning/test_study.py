@@ -196,6 +196,72 @@ def test_workers_show_that_they_are_there(corpus: Path, tmp_path: Path, monkeypa
             time.sleep(0.01)
 
 
+def test_workers_go_on_showing_it_after_a_failure(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "_EVERY_S", 0.01)
+    study = TuningStudy.begin(tmp_path / "it", tiny_plan(corpus))._study
+    set_attribute, failures = optuna.Study.set_user_attr, iter(range(3))
+
+    def failing(self: optuna.Study, key: str, value: Any) -> None:
+        if next(failures, None) is not None:
+            raise optuna.exceptions.StorageInternalError("database is locked")
+        set_attribute(self, key, value)
+
+    study.set_user_attr(workers.own_name(), 0.0)
+    with workers.signs_of_life(study):
+        monkeypatch.setattr(optuna.Study, "set_user_attr", failing)
+        first, deadline = study.user_attrs[workers.own_name()], time.monotonic() + 10
+        while study.user_attrs[workers.own_name()] == first:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert next(failures, None) is None, "not a test"
+
+
+def give_up(study: TuningStudy) -> None:
+    """What another worker does with the first trial, when it has not heard of us for long."""
+    study._study.tell(0, state=optuna.trial.TrialState.FAIL)
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+@pytest.mark.parametrize("epoch", [1, 4])
+def test_a_trial_that_others_have_given_up_is_let_go(at_once: int, epoch: int, corpus: Path, tmp_path: Path) -> None:
+    """At the first validation or at the last, alone or among trials that go on; this worker makes up for it."""
+    study = TuningStudy.begin(tmp_path / "it", tiny_plan(corpus, trials=3))
+    others, told = TuningStudy.open(tmp_path / "it"), dict[int, Trial]()
+
+    def error(experiment: Experiment, now: int) -> float:
+        if now == epoch and states(others)[0] == "running":
+            give_up(others)
+        return distance(experiment, now)
+
+    evaluator = MadeUp(error)
+    study.run(evaluator, at_once=at_once, watch=lambda trials: told.update({one.number: one for one in trials}))
+    assert states(study) == ["interrupted", "complete", "complete", "complete"]
+    assert [(one.state, one.why) for one in told.values() if one.why] == [("interrupted", workers.GIVEN_UP)]
+    assert evaluator.stopped == ({0: 1} if epoch == 1 else {}), "nobody goes on training it"
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_a_trial_that_others_give_up_while_its_end_is_written(
+    is_before: bool, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = TuningStudy.begin(tmp_path / "it", tiny_plan(corpus, trials=2))
+    others, set_attribute = TuningStudy.open(tmp_path / "it"), optuna.Trial.set_user_attr
+
+    def given_up(self: optuna.Trial, key: str, value: Any) -> None:
+        is_moment = key == "curve" and self.number == 0
+        if is_moment and is_before:
+            give_up(others)
+        set_attribute(self, key, value)
+        if is_moment and not is_before:
+            give_up(others)
+
+    monkeypatch.setattr(optuna.Trial, "set_user_attr", given_up)
+    study.run(MadeUp(distance))
+    assert states(study) == ["interrupted", "complete", "complete"]
+
+
 def test_another_study_in_the_folder(corpus: Path, tmp_path: Path) -> None:
     folder = tmp_path / "it"
     TuningStudy.begin(folder, tiny_plan(corpus))
@@ -278,7 +344,6 @@ def test_scores_and_curves_of_a_real_training(corpus: Path, tmp_path: Path) -> N
     ]
     best = next(record for record in logged if record["step"] == run.best_step)
     assert trial.value("top_1_error") == best["top_1_error"] == study._study.best_value
-    assert study._study.best_trial.user_attrs["scores"] == trial.best("top_1_error")
     assert run.config["network"]["hidden"] == trial.settings["network.hidden"]
 
 

@@ -117,9 +117,12 @@ class Race:
 
     def _leave_out(self, case: Case, reason: str, *, is_fault: bool = False) -> None:
         if is_fault:
-            self.journal.faults.append(f"{case.name} ({case.launch}, {case.size}): {reason}")
+            self._note_fault(case, reason)
         nothing = {"time_ms": None, "peak_bytes": None, "missing": reason}
         self.journal.add(self.places[case], case.description() | nothing)
+
+    def _note_fault(self, case: Case, reason: str) -> None:
+        self.journal.faults.append(f"{case.name} ({case.launch}, {case.size}): {reason}")
 
     # ---- a heat ------------------------------------------------------------------------------------------------------
 
@@ -154,7 +157,14 @@ class Race:
             heat.peaks[case] = peak[0] if peak else self._cpu_peak_bytes(case)
 
     def _cpu_peak_bytes(self, case: Case) -> int | None:
-        return cpu_peak_bytes(case) if self.conditions.measures_memory else None
+        """None where it is not measured; the time of a case does not need it."""
+        if not self.conditions.measures_memory:
+            return None
+        try:
+            return cpu_peak_bytes(case)
+        except Exception as error:  # as above; and the process may be killed where memory is short
+            self._note_fault(case, f"memory, {_told(error)}")
+            return None
 
     def _keep(self, case: Case, heat: Heat) -> None:
         runner = heat.runners.get(case)

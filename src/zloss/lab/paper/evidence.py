@@ -3,22 +3,24 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from zloss.lab.paper.intervals import Estimate, estimate
 from zloss.lab.paper.records import (
     FIGURE_B,
+    PENN_TREEBANK,
     PaperRecords,
     Result,
     ScoredModel,
+    Scores,
     SweepPoint,
     TrainingCurve,
     TunedResult,
 )
 from zloss.lab.paper.timings import Device, Part, Timings
 
-PENN_TREEBANK = "ptb"
 NO_DROPOUT = "no_dropout"  # a folder beside the records
+Split = Literal["valid", "test"]
 _BENCHES = {"model": "model --networks net1", "output": "output", "scaling": "scaling"}
 
 
@@ -33,6 +35,16 @@ def experiment_command(name: str) -> str:
     'zloss paper figure3'
     """
     return f"zloss paper {name}"
+
+
+def models_command(budget: str) -> str:
+    """What leaves the records of table 2 with a budget; text and time are the reader's to choose.
+
+    >>> models_command("converged")
+    'zloss paper table2 --corpus FOLDER --converged'
+    """
+    option = {"fixed": "--budget SECONDS", "converged": "--converged"}[budget]
+    return f"{experiment_command('table2')} --corpus FOLDER {option}"
 
 
 def bench_command(suite: str, device: Device) -> str:
@@ -64,7 +76,7 @@ class Evidence:
         """The texts that figures 2 to 5 were made on, beside Penn Treebank, on which the paper has them."""
         records = self.records
         results: list[Result] = [*records.figure2, *records.figure3, *records.figure4, *records.figure5]
-        return sorted({result.settings.get("corpus", PENN_TREEBANK) for result in results} - {PENN_TREEBANK})
+        return sorted({result.text for result in results} - {PENN_TREEBANK})
 
     def without_dropout(self) -> "Evidence":
         """What there is of the experiments without dropout, which the paper does not mention."""
@@ -78,7 +90,7 @@ class Evidence:
         """Test scores of a loss that was tuned for this very score, one a seed."""
         results = self.figure(figure)
         found = [result.test[score] for result in results if (result.loss, result.tuned_for) == (loss, score)]
-        return _present(found, f"figure{figure}")
+        return _present(found, experiment_command(f"figure{figure}"))
 
     def has_tuned(self, figure: int, loss: str, score: str) -> bool:
         """Whether there is any."""
@@ -88,9 +100,9 @@ class Evidence:
         """The results of figure 2 or 5."""
         return {2: self.records.figure2, 5: self.records.figure5}[figure]
 
-    def sweep(self, score: str) -> dict[float, list[float]]:
-        """Figure 3: test scores by a, one a seed."""
-        return by_value([point for point in self.records.figure3 if point.b == FIGURE_B], "a", score)
+    def sweep(self, score: str, split: Split = "test") -> dict[float, list[float]]:
+        """Figure 3: scores by a, one a seed."""
+        return by_value([point for point in self.records.figure3 if point.b == FIGURE_B], "a", score, split)
 
     def sweep_of_b(self, score: str) -> dict[float, list[float]]:
         """Test scores by b at the one a that has most of them."""
@@ -100,18 +112,18 @@ class Evidence:
         longest = max(columns.values(), key=lambda points: len({point.b for point in points}), default=[])
         values = by_value(longest, "b", score)
         if len(values) < 2:
-            raise NotRunError("zloss paper figure3, with other values of b too")
+            raise NotRunError(f"{experiment_command('figure3')} --b {FIGURE_B / 2:g},{2 * FIGURE_B:g}")
         return values
 
     def curves(self, tuned_for: str) -> list[TrainingCurve]:
         """Figure 4: the trainings of one of the four models."""
         found = [curve for curve in self.records.figure4 if curve.tuned_for == tuned_for]
-        return _present(found, "figure4")
+        return _present(found, experiment_command("figure4"))
 
     def corpora(self, budget: str) -> list[str]:
         """Table 2: the texts that some model was trained on."""
         found = dict.fromkeys(model.corpus for model in self.records.table2 if model.budget == budget)
-        return _present(list(found), "table2")
+        return _present(list(found), models_command(budget))
 
     def models(self, corpus: str, model: str, budget: str) -> list[ScoredModel]:
         """Table 2: the trainings of a model; those of the constant one, whatever the budget."""
@@ -129,11 +141,14 @@ class Evidence:
         return ratio
 
 
-def by_value(points: Iterable[SweepPoint], name: str, score: str) -> dict[float, list[float]]:
-    """Test scores by a or by b, in order; `NotRunError` where there are none."""
+def by_value(
+    points: Iterable[SweepPoint], name: Literal["a", "b"], score: str, split: Split = "test"
+) -> dict[float, list[float]]:
+    """Scores by a or by b, in order; `NotRunError` where there are none."""
     values: dict[float, list[float]] = {}
     for point in points:
-        values.setdefault(getattr(point, name), []).append(point.test[score])
+        scores: Scores = getattr(point, split)
+        values.setdefault(getattr(point, name), []).append(scores[score])
     if not values:
         raise NotRunError(experiment_command("figure3"))
     return dict(sorted(values.items()))
@@ -147,7 +162,7 @@ def estimates(values: dict[float, list[float]]) -> dict[float, Estimate]:
 Found = TypeVar("Found")
 
 
-def _present(found: list[Found], name: str) -> list[Found]:
+def _present(found: list[Found], command: str) -> list[Found]:
     if not found:
-        raise NotRunError(experiment_command(name))
+        raise NotRunError(command)
     return found

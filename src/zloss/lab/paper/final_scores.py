@@ -3,16 +3,15 @@
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 
-from zloss.lab.paper.evidence import Evidence, NotRunError, experiment_command
+from zloss.lab.paper.evidence import Evidence, NotRunError, models_command
 from zloss.lab.paper.intervals import estimate
-from zloss.lab.paper.published import FINAL_SCORES
+from zloss.lab.paper.published import FINAL_ERRORS, FINAL_SCORES
 from zloss.lab.paper.records import BUDGETS, CONSTANT, MODELS, ScoredModel
 from zloss.lab.paper.results import NOT_PRINTED, NOT_RUN, needing_seeds
 from zloss.lab.paper.scores import SCORES, is_error, label, shown, shown_estimate, top
 from zloss.lab.paper.tables import BEST, Cell, Table
 from zloss.lab.paper.timings import duration
 
-_FINAL = (top(1), top(20))  # what the paper has
 _MAIN = (top(1), top(10), top(100))
 Trainings = dict[str, list[ScoredModel]]  # on one text, by model
 
@@ -59,7 +58,7 @@ def equal_time_table(evidence: Evidence) -> Table:
 def _texts(evidence: Evidence) -> list[tuple[str, str]]:
     """Budgets and corpora that there are trainings of."""
     if not evidence.records.table2:
-        raise NotRunError(experiment_command("table2"))
+        raise NotRunError(models_command("fixed"))
     found = [(model.budget, model.corpus) for model in evidence.records.table2]
     return [(budget, corpus) for budget in BUDGETS for corpus in dict.fromkeys(c for b, c in found if b == budget)]
 
@@ -71,8 +70,8 @@ def _trainings(evidence: Evidence, corpus: str, budget: str) -> Trainings:
 
 def _title(evidence: Evidence, corpus: str, budget: str) -> str:
     found = [model for model in evidence.records.table2 if (model.corpus, model.budget) == (corpus, budget)]
-    times = {model.budget_s for model in found if model.budget_s is not None}
-    spent = f"{' or '.join(map(duration, sorted(times)))} of training each" if times else "trained until converged"
+    budget_s = found[0].budget_s  # of all of them, as `PaperRecords` checks
+    spent = "trained until converged" if budget_s is None else f"{duration(budget_s)} of training each"
     return f"{corpus}, {found[0].classes:,} classes, {spent}"
 
 
@@ -80,7 +79,7 @@ def _title(evidence: Evidence, corpus: str, budget: str) -> str:
 
 
 def _final_table(evidence: Evidence, corpus: str, budget: str) -> Table:
-    columns = [f"{label(score)}, %: {whose}" for score in _FINAL for whose in ("paper", "ours")]
+    columns = [f"{label(score)}, %: {whose}" for score in FINAL_ERRORS for whose in ("paper", "ours")]
     rows = []
     for model in MODELS:
         trainings = evidence.models(corpus, model, budget)
@@ -91,7 +90,7 @@ def _final_table(evidence: Evidence, corpus: str, budget: str) -> Table:
 
 def _final_cells(model: str, trainings: Sequence[ScoredModel]) -> Iterator[Cell | str]:
     paper = FINAL_SCORES.get(model)
-    for score in _FINAL:
+    for score in FINAL_ERRORS:
         printed = None if paper is None else paper.error(score)
         yield NOT_PRINTED if printed is None else shown(printed, score)
         yield _shown(trainings, score) if trainings else NOT_RUN

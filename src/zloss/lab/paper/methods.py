@@ -5,11 +5,12 @@ from typing import Any
 
 from zloss.lab.corpora import CATALOGUE
 from zloss.lab.corpora.catalogue import SPLITS
+from zloss.lab.networks import PRESETS
 from zloss.lab.paper.evidence import Evidence
 from zloss.lab.paper.loss_checks import NAMES
-from zloss.lab.paper.records import Result, ScoredModel, TrainingCurve, TunedResult
+from zloss.lab.paper.records import PENN_TREEBANK, Result, ScoredModel, TrainingCurve, TunedResult
 from zloss.lab.paper.results import seeds_of
-from zloss.lab.paper.scores import label
+from zloss.lab.paper.scores import TIMES, label
 from zloss.lab.paper.tables import Table
 from zloss.lab.records import Record
 
@@ -17,25 +18,32 @@ from zloss.lab.records import Record
 def statements(evidence: Evidence) -> list[str]:
     """The way from text to number."""
     return [
-        *map(_corpus, dict.fromkeys(["ptb", *(model.corpus for model in evidence.records.table2)])),
+        *map(_corpus, dict.fromkeys([PENN_TREEBANK, *(model.corpus for model in evidence.records.table2)])),
         "Network: embeddings of the last n words, concatenated; hidden layers of rectified linear units; an output "
         "layer over all words. Trained by SGD on mini-batches. Learning rates fall to zero over a training, linearly "
         "in 20 stages: over its epochs, or over the time that a model on a large text is given. Where such a model "
         "trains until it has converged, they are lowered by a factor whenever validation has not improved, until that "
         "brings nothing several times in a row (the settings below say which factor, and how often). Tested are the "
-        "weights of the best validation, by the score in question. net1 is [10 \N{MULTIPLICATION SIGN} 512, 2048, "
-        "2048, 512], net2 is [10 \N{MULTIPLICATION SIGN} 1024, 4096, 4096, 1024].",
+        f"weights of the best validation, by the score in question. {', '.join(map(_shape, ('net1', 'net2')))}.",
         "Scores: the rank of a word is 1 + the number of words that score strictly higher, among all words. The "
         "top-k error is the share of words whose rank is above k.",
         f"Search: {_search(evidence)} Settings are chosen by validation scores alone; test scores are reported for "
         "the chosen ones and decide nothing.",
-        "Seeds: means with 95 % intervals of Student's t over seeds, which change weights, order and dropout. They "
-        "say how much training varies, not how much another test text would change the score.",
+        # Of the records that are published: the masks of newer ones follow the seed too.
+        "Seeds: means with 95 % intervals of Student's t over seeds, which change weights and order. The dropout masks "
+        "of figures 2 to 5, whose networks are trained side by side, did not vary with them. Intervals say how much "
+        "training varies, not how much another test text would change the score.",
         "Spherical softmax, which the paper's predecessor has and its figures have not, is (o² + ε) over its sum, ε "
         "tuned.",
         "Steps are timed on batches that differ, with all losses taking turns; a loss whose result is wrong is not "
         "timed. Every loss runs as fast as we can make it, on a GPU as a CUDA graph where it can be one.",
     ]
+
+
+def _shape(network: str) -> str:
+    """Embeddings and hidden layers of a network of the paper."""
+    config = PRESETS[network]
+    return f"{network} is [{config.context} {TIMES} {config.embedding}, {', '.join(map(str, config.hidden))}]"
 
 
 def _corpus(name: str) -> str:
@@ -50,12 +58,19 @@ def _search(evidence: Evidence) -> str:
     results = [*evidence.records.figure2, *evidence.records.figure5]
     if not results:
         return "not run yet."
-    trials, epochs = ([getattr(result, name) for result in results] for name in ("trials", "epochs"))
     return (
-        f"for every loss {_range(trials)} trials by TPE, the best of which is taken for each score; the chosen "
-        f"settings were then trained for {_range(epochs)} epochs with every seed. The sweep of figure 3 has all but a "
-        "and b from the best trial for the top-10 error."
+        f"{_trials(results)} trials by TPE, the best of which is taken for each score. The chosen settings were then "
+        f"trained for {_range([result.epochs for result in results])} epochs with every seed. The sweep of figure 3 "
+        "has all but a and b from the best trial for the top-10 error."
     )
+
+
+def _trials(results: Iterable[TunedResult]) -> str:
+    """Of every loss: who searches more finds more."""
+    trials: dict[str, list[int]] = {}
+    for result in results:
+        trials.setdefault(result.loss, []).append(result.trials)
+    return ", ".join(f"{name} {_range(trials[loss])}" for loss, name in NAMES.items() if loss in trials)
 
 
 def _range(values: Sequence[float]) -> str:

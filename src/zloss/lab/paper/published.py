@@ -7,7 +7,7 @@ Family, 2016 (arXiv 1604.08859). Its figures have no numbers in the text.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from zloss.lab.paper.scores import MINUS
+from zloss.lab.paper.scores import MINUS, top
 from zloss.lab.paper.timings import Device, Part
 
 CITATION = "A. de Brébisson and P. Vincent, The Z-loss: a shift and scale invariant classification loss, 2016"
@@ -52,6 +52,7 @@ class FinalScore:
 
 
 # Table 2: One Billion Word, on a Titan X.
+FINAL_ERRORS = (top(1), top(20))  # all that it has
 FINAL_SCORES: Mapping[str, FinalScore] = {
     "constant": FinalScore(0.9544, 0.6558, None),
     "softmax net1": FinalScore(None, None, 40 * _DAY),
@@ -59,6 +60,15 @@ FINAL_SCORES: Mapping[str, FinalScore] = {
     "Z-loss net1": FinalScore(0.7213, 0.3643, 0.97 * _DAY),
     "Z-loss net2": FinalScore(0.7077, 0.3829, 3.14 * _DAY),
 }
+
+
+def convergence_ratio() -> float:
+    """The time to converge of hierarchical softmax, in times of the Z-loss with the same network."""
+    hierarchical_s, z_loss_s = (FINAL_SCORES[model].train_s for model in ("H-softmax net1", "Z-loss net1"))
+    assert hierarchical_s is not None
+    assert z_loss_s is not None
+    return hierarchical_s / z_loss_s
+
 
 SLIPS = (
     (

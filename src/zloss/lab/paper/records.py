@@ -21,6 +21,9 @@ is in an object or among its scores is left alone. Beside that, in
 
 Settings were chosen on the validation split, before these trainings; a line is one of the seeds of the choice. Seeds of
 one choice have the same settings, and a seed is there once.
+
+What is compared must be comparable: a figure is of one text, and table 2 has one device and one time for all models of
+a text and budget. A file need not be so while it is being made anew, choice by choice; `PaperRecords` wants it.
 """
 
 import math
@@ -49,6 +52,7 @@ MODELS = (
 CONSTANT = "constant"
 SOFTMAXES = tuple(model for model in MODELS if "softmax" in model)
 BUDGETS = ("fixed", "converged")
+PENN_TREEBANK = "ptb"  # the text of the figures, where their settings name none
 FIGURE_B = 28.0
 CURVES = tuple(map(top, (1, 5, 10, 50)))  # the panels of figure 4
 
@@ -65,6 +69,11 @@ class Result:
     device: str
     versions: Mapping[str, str]
     commit: str
+
+    @property
+    def text(self) -> str:
+        """The text that it was trained on."""
+        return str(self.settings.get("corpus", PENN_TREEBANK))
 
     @property
     def choice(self) -> Choice:
@@ -104,7 +113,7 @@ class SweepPoint(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingCurve(Result):
-    """Figure 4: validation errors by epoch of the Z-loss with the a and b that were best for one error."""
+    """Figure 4: validation errors by epoch of the Z-loss with the settings, a and b among them, best for one error."""
 
     tuned_for: str
     a: float
@@ -138,13 +147,17 @@ class ScoredModel(Result):
     test: Scores
 
     @property
+    def text(self) -> str:
+        return self.corpus
+
+    @property
     def choice(self) -> Choice:
         return self.corpus, self.model, self.budget
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperRecords:
-    """All of them; what has no file yet is empty."""
+    """All of them; what has no file yet is empty. `ValueError` where results cannot be compared."""
 
     figure2: tuple[TunedResult, ...] = ()
     figure3: tuple[SweepPoint, ...] = ()
@@ -152,10 +165,20 @@ class PaperRecords:
     figure5: tuple[TunedResult, ...] = ()
     table2: tuple[ScoredModel, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name in ("figure2", "figure3", "figure4", "figure5"):
+            _check_one_text(name, getattr(self, name))
+        _check_epochs(self.figure4)
+        _check_equal_conditions(self.table2)
+
     @classmethod
     def read(cls, folder: Path) -> "PaperRecords":
         """The files of a folder; `ValueError` names the file and line of what is wrong."""
-        return cls(**{name: _read(folder / f"{name}.jsonl", parse) for name, parse in PARSERS.items()})
+        found = {name: _read(folder / f"{name}.jsonl", parse) for name, parse in PARSERS.items()}
+        try:
+            return cls(**found)
+        except ValueError as error:
+            raise ValueError(f"{folder}: {error}") from error
 
 
 def write_results(folder: Path, name: str, records: Collection[Record]) -> None:
@@ -192,13 +215,50 @@ def _check_seed(result: AnyResult, others: dict[int, AnyResult]) -> None:
     what = ", ".join(map(str, result.choice))
     if result.seed in others:
         raise ValueError(f"seed {result.seed} of {what} is there twice")
-    if any(_but_seed(other.settings) != _but_seed(result.settings) for other in others.values()):
+    if any(other.settings != result.settings for other in others.values()):
         raise ValueError(f"seeds of {what} have different settings, so their mean would mean nothing")
     others[result.seed] = result
 
 
-def _but_seed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in settings.items() if key.rpartition(".")[2] != "seed"}
+# ---- what can be compared --------------------------------------------------------------------------------------------
+
+
+def _check_one_text(name: str, results: Iterable[Result]) -> None:
+    texts = sorted({result.text for result in results})
+    if len(texts) > 1:
+        raise ValueError(
+            f"{name} has results on several texts, {', '.join(texts)}, which cannot be compared: "
+            "keep those of one text, and those of another in a folder of their own"
+        )
+
+
+def _check_epochs(curves: Iterable[TrainingCurve]) -> None:
+    """Seeds have an epoch in common, or there is no mean of their curves."""
+    shared: dict[Choice, set[float]] = {}
+    for one in curves:
+        epochs = {point["epoch"] for point in one.curve}
+        shared[one.choice] = shared.get(one.choice, epochs) & epochs
+        if not shared[one.choice]:
+            raise ValueError(f"the curves of figure4 tuned for {one.tuned_for} have no epoch in common: make them anew")
+
+
+def _check_equal_conditions(models: Iterable[ScoredModel]) -> None:
+    """Models of one text and budget had the same time on the same device; the constant one needs neither."""
+    conditions: dict[tuple[str, str], set[tuple[float | None, str]]] = {}
+    for one in models:
+        if one.budget is not None:
+            conditions.setdefault((one.corpus, one.budget), set()).add((one.budget_s, one.device))
+    for (corpus, budget), found in conditions.items():
+        if len(found) > 1:
+            told = " and ".join(sorted(_told_condition(*each) for each in found))
+            raise ValueError(
+                f"table2 has models of {corpus} with the budget {budget!r} {told}, which cannot be compared: "
+                "train all of them alike, or keep those of one time and device, and the others in a folder of their own"
+            )
+
+
+def _told_condition(budget_s: float | None, device: str) -> str:
+    return f"on {device}" if budget_s is None else f"trained for {budget_s:g} s on {device}"
 
 
 # ---- from JSON -------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 from statistics import fmean
 
+from zloss.lab.bench.model_suite import BATCHES, EPOCH_NGRAMS
 from zloss.lab.paper.claims import judged
 from zloss.lab.paper.duels import ENOUGH_SEEDS, Outcome, duel
 from zloss.lab.paper.evidence import Evidence, NotRunError, bench_command, estimates, experiment_command
@@ -16,6 +17,7 @@ from zloss.lab.paper.scores import ERRORS, SCORES, TIMES, is_error, label, shown
 from zloss.lab.paper.speed_checks import PLACES
 from zloss.lab.paper.tables import BEST, MISSING, Cell, Row, Table
 from zloss.lab.paper.timings import DEVICES, PARTS, Device, Part, duration
+from zloss.lab.paper.verdicts import Verdict
 
 FIGURE_SCORES = {2: SCORES, 5: FIGURE5_SCORES}
 NOT_RUN = Cell("not run", MISSING)
@@ -30,26 +32,25 @@ def not_run(command: str) -> str:
 # ---- claims ----------------------------------------------------------------------------------------------------------
 
 
-def claims_table(evidence: Evidence, about: str | None = None) -> Table:
-    """All claims, or those about one figure or table, with verdicts."""
-    chosen = [one for one in judged(evidence) if about in (None, one.claim.about)]
+def claims_table(evidence: Evidence) -> Table:
+    """All claims, with verdicts."""
     rows = [
         (
             str(one.number),
-            verdict_cell(one.finding.verdict),
+            Cell(one.finding.verdict, verdict_kind(one.finding.verdict)),
             one.claim.says,
             one.claim.where,
             one.claim.paper,
             one.finding.ours,
         )
-        for one in chosen
+        for one in judged(evidence)
     ]
     return Table(("", "verdict", "the paper says", "where", "paper", "ours"), rows, words=6)
 
 
-def verdict_cell(verdict: str) -> Cell:
-    """Coloured in HTML, by a class of its name."""
-    return Cell(verdict, f"verdict {verdict.replace(' ', '-')}")
+def verdict_kind(verdict: Verdict) -> str:
+    """The classes of the style sheet that colour it."""
+    return f"verdict {verdict.replace(' ', '-')}"
 
 
 # ---- table 1 ---------------------------------------------------------------------------------------------------------
@@ -94,7 +95,8 @@ def _ratios(evidence: Evidence, loss: str, device: Device, part: Part) -> tuple[
 def epochs_notes(evidence: Evidence) -> list[str]:
     """Where it was measured, and which softmax it is."""
     notes = [
-        "All of net1, or its output layer alone; batches of 200, extrapolated to the paper's 150 million n-grams.",
+        f"All of net1, or its output layer alone; batches of {BATCHES['net1']}, extrapolated to the paper's "
+        f"{EPOCH_NGRAMS // 10**6} million n-grams.",
         f"Paper: {HARDWARE['cpu']} and {HARDWARE['cuda']}.",
     ]
     for device in DEVICES:

@@ -7,10 +7,11 @@ from zloss.lab.paper import corpus_checks
 from zloss.lab.paper.claims import Judged, counts
 from zloss.lab.paper.corpus_checks import HIERARCHICAL, SAME_SIZE, duel_of_models, on_every_text, validating_best
 from zloss.lab.paper.duels import duel
-from zloss.lab.paper.evidence import Evidence, NotRunError, bench_command, experiment_command
+from zloss.lab.paper.evidence import Evidence, NotRunError, bench_command, models_command
 from zloss.lab.paper.page import Html, element, paragraph, section
-from zloss.lab.paper.published import EPOCH_S, epoch_ratio
+from zloss.lab.paper.published import EPOCH_S, convergence_ratio, epoch_ratio
 from zloss.lab.paper.records import SOFTMAXES
+from zloss.lab.paper.results import verdict_kind
 from zloss.lab.paper.scores import TIMES, shown_difference, top
 from zloss.lab.paper.timings import Device, Part, duration
 from zloss.lab.paper.verdicts import Verdict
@@ -54,7 +55,7 @@ def _equal_time(evidence: Evidence) -> str:
         if own and (rivals := [found for found in others if found]):
             differences.append(duel_of_models(own, validating_best(rivals), top(1)).difference)
     if not differences:
-        raise NotRunError(experiment_command("table2"))
+        raise NotRunError(models_command("fixed"))
     return shown_difference(max(differences, key=lambda difference: difference.mean), top(1))
 
 
@@ -73,7 +74,7 @@ HEADLINES = (
         "not compared",
         _equal_time,
     ),
-    Headline("time to converge, hierarchical softmax / Z-loss", f"4.21{TIMES}", _convergence),
+    Headline("time to converge, hierarchical softmax / Z-loss", f"{convergence_ratio():.3g}{TIMES}", _convergence),
 )
 
 
@@ -109,4 +110,4 @@ def _card(evidence: Evidence, headline: Headline) -> Html:
 
 def badge(verdict: Verdict, text: str) -> Html:
     """A verdict, in its colour."""
-    return element("span", text, css=f"verdict {verdict.replace(' ', '-')}")
+    return element("span", text, css=verdict_kind(verdict))

@@ -78,7 +78,8 @@ class Timings:
         own, pace = (self.step(part, name, device) for name in (loss, "z_loss"))
         if own is None or pace is None:
             return None
-        return float(own["ratio_to_factored"] if device == "cpu" else own["time_ms"] / pace["time_ms"])
+        ratio = own.get("ratio_to_factored") if device == "cpu" else own["time_ms"] / pace["time_ms"]
+        return None if ratio is None else float(ratio)
 
     def growth(self, loss: str, device: Device) -> Growth | None:
         """Of a step, over the widest range of classes that one run has."""

@@ -8,7 +8,7 @@ from zloss.lab.paper.evidence import Evidence, NotRunError
 from zloss.lab.paper.figures import FIGURES, picture
 from zloss.lab.paper.final_scores import all_scores_tables, final_tables
 from zloss.lab.paper.page import Html, boxed, bullets, element, figure, paragraph, section
-from zloss.lab.paper.records import CURVES
+from zloss.lab.paper.records import CURVES, FIGURE_B
 from zloss.lab.paper.results import (
     DIFFERENCES_NOTE,
     close_calls,
@@ -83,13 +83,16 @@ def _figure3(evidence: Evidence) -> Iterator[str]:
     table = sweep_table(evidence)
     caption = "Test errors against a; bands are 95 % intervals over seeds, circles the lowest means."
     yield _drawn(evidence, 3, "Three curves of error against a, with their minima marked", caption)
-    yield paragraph("Test errors with b = 28, in %:")
+    yield paragraph(f"Test errors with b = {FIGURE_B:g}, in %:")
     yield boxed(table)
 
 
 def _figure4(evidence: Evidence) -> Iterator[str]:
     table = curves_table(evidence, CURVES)
-    caption = "Validation errors by epoch, mean over seeds with 95 % bands. Beginnings are cut off."
+    caption = (
+        "Validation errors by epoch, mean over seeds with 95 % bands. Beginnings are cut off. Each model has all "
+        "settings of the trial that was best for its error: it is not a and b alone that differ."
+    )
     yield _drawn(
         evidence, 4, "Four panels of error by epoch, four curves in each; the table below has their minima", caption
     )
@@ -135,12 +138,13 @@ TOPICS = (
     Topic(
         "figure 3",
         "Figure 3: a decides which errors are low",
-        "Top-{1, 5, 10} error against a, with b = 28. Three curves of different shape, with different minima.",
+        f"Top-{{1, 5, 10}} error against a, with b = {FIGURE_B:g}. Three curves of different shape, with different "
+        "minima.",
         _figure3,
     ),
     Topic(
         "figure 4",
-        "Figure 4: trainings with a and b for one error each",
+        "Figure 4: trainings with settings for one error each",
         "Validation top-{1, 5, 10, 50} errors of four Z-loss models, each with the a and b that suit one of them. "
         "The best at top-1 is the worst at top-50, and the other way round.",
         _figure4,

@@ -78,11 +78,11 @@ class Collector:
         records, faults = [], []
         for one in wanted:
             network = networks[stack.index(one.experiment)]
-            if network.curve:
+            if network.diverged:
+                faults.append(f"{ledger.name}, {', '.join(map(str, one.choice))}, seed {one.seed}: it diverged")
+            else:
                 told = {"seed": one.seed, "settings": dict(one.chosen.settings)}
                 records.append(one.record(network) | told | origin)
-            else:
-                faults.append(f"{ledger.name}, {', '.join(map(str, one.choice))}, seed {one.seed}: it diverged")
         if records:
             ledger.add(records)
         return faults

@@ -274,6 +274,8 @@ def table2(
 
 def _rates(text: str | None, try_for: float | None, budget: float | None) -> Rates | None:
     if text is None:
+        if try_for is not None:
+            raise RunError("--try-for says for how long to try each of --rates: say which")
         return None
     if try_for is None and budget is None:
         raise RunError("--rates with --converged needs --try-for SECONDS, for each of them")

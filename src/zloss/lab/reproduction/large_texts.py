@@ -27,7 +27,7 @@ from zloss.lab.reproduction.chosen import Chosen
 from zloss.lab.reproduction.collecting import Collector, check_splits, scores_of
 from zloss.lab.reproduction.ledger import Ledger
 from zloss.lab.reproduction.models import RATES, Budget, chosen_model, preset_of, with_rate
-from zloss.lab.runs import Run
+from zloss.lab.runs import Run, RunError
 from zloss.lab.training import DivergedError, Experiment, batches_of, device_of, fit
 from zloss.lab.tuning.trials import cost
 
@@ -41,6 +41,15 @@ class Rates:
 
     values: Sequence[float]
     seconds: float
+
+
+@dataclass(frozen=True)
+class Rated:
+    """A model with its learning rate, those that were tried for it, and the folders of the runs that did."""
+
+    chosen: Chosen
+    tried: Sequence[float] = ()
+    runs: Sequence[Path] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +68,20 @@ class LargeText:
     def collect(self, models: Sequence[str]) -> list[str]:
         """Make the records of these models that are missing; returns what could not be trained."""
         check_splits([str(self.corpus.folder)])
+        self._require_same_words()
         for model in models:
             self._chosen(model)  # before any of them is trained: a mistake shows here
         with tidied(self.runs):
             return [fault for model in models for fault in self._collect_model(model)]
+
+    def _require_same_words(self) -> None:
+        """Refuse records of another text of this name: they would pass for those of this one."""
+        for record, result in self.ledger.entries():
+            if result.choice[0] == self.corpus.name and record["classes"] != len(self.corpus.vocabulary):
+                raise RunError(
+                    f"{self.ledger.path} has records of {self.corpus.name} with {record['classes']:,} classes, and "
+                    f"{self.corpus.folder} has {len(self.corpus.vocabulary):,}: choose another folder for --records"
+                )
 
     @property
     def ledger(self) -> Ledger:
@@ -77,58 +96,66 @@ class LargeText:
             self._collect_constant()
             return []
         try:
-            chosen, tried = self._rated(model)
+            rated = self._rated(model)
             for seed in range(self.collector.seeds):
-                if not self.ledger.find(self._choice(model), chosen.settings, seed):
-                    run = self._collect_seed(model, chosen, seed)
-                    self._forget([run, *tried])
+                if not self._is_there(self.ledger.find(self._choice(model), rated.chosen.settings, seed)):
+                    run = self._collect_seed(model, rated, seed)
+                    self._forget([run, *rated.runs])
         except (DivergedError, torch.OutOfMemoryError) as error:
             return [f"table2, {self.corpus.name}, {model}: {str(error).splitlines()[0]}"]
         return []
 
+    def _is_there(self, record: Record | None) -> bool:
+        """Whether that is a record, and of as many test examples as are asked for."""
+        if record is None or self.limit is None:
+            return record is not None
+        tested, population = (record["test"].get(name, self.limit) for name in ("examples", "population"))
+        return bool(tested == min(self.limit, population))
+
     def _choice(self, model: str) -> tuple[str, str, str]:
         return self.corpus.name, model, self.budget.name
 
-    def _forget(self, runs: Sequence[Run]) -> None:
+    def _forget(self, runs: Sequence[Path]) -> None:
         """What has its record, and the rates that were tried for it."""
         if not self.keeps_runs:
-            for run in runs:
-                shutil.rmtree(run.folder, ignore_errors=True)
+            for folder in runs:
+                shutil.rmtree(folder, ignore_errors=True)
 
     # ---- learning rates ----------------------------------------------------------------------------------------------
 
-    def _rated(self, model: str) -> tuple[Chosen, list[Run]]:
-        """The model with the learning rate that validates best, and the runs that say so.
-
-        Where its records have been begun, with the rate that was taken then.
-        """
+    def _rated(self, model: str) -> "Rated":
+        """The model with the learning rate that validates best; the one that its records have, where they are begun."""
         chosen = self._chosen(model)
         if self.rates is None:
-            return chosen, []
+            return Rated(chosen)
         choices = [with_rate(chosen, rate) for rate in self.rates.values]
-        begun = [result.settings for result in self.ledger.results() if result.choice == self._choice(model)]
-        if taken := [one for one in choices if one.settings in begun]:
-            return taken[0], []
-        runs = [self._try(model, one, self.rates.seconds) for one in choices]
-        costs = [math.inf if run is None else _cost(run) for run in runs]
+        for record, result in self.ledger.entries():
+            taken = [one for one in choices if result.choice == self._choice(model) and one.settings == result.settings]
+            if taken:
+                self._tell(model, f"{_rates_told(taken[0])}, as in its records; no others are tried")
+                return Rated(taken[0], tried=record["rates_tried"])
+        costs = [self._try(model, one, self.rates.seconds) for one in choices]
         if not math.isfinite(min(costs)):
             raise DivergedError("it diverges with all learning rates")
-        return choices[costs.index(min(costs))], [run for run in runs if run is not None]
+        runs = [self._place(model, self._short(one, self.rates.seconds)) for one in choices]
+        return Rated(choices[costs.index(min(costs))], tried=list(self.rates.values), runs=runs)
 
-    def _try(self, model: str, chosen: Chosen, seconds: float) -> Run | None:
-        """A run whose whole schedule is as short as this; None where it diverges."""
-        short = chosen.changed(Budget(seconds).settings)
-        rates = ", ".join(f"{key.rpartition('.')[2]} {chosen.settings[key]:g}" for key in RATES)
-        self._tell(model, f"trying {rates} for {seconds:g} s")
+    def _try(self, model: str, chosen: Chosen, seconds: float) -> float:
+        """The cost at the best validation of a run whose whole schedule is so short; infinity where it diverges."""
+        self._tell(model, f"trying {_rates_told(chosen)} for {seconds:g} s")
         try:
-            return self._run(model, short.seeded(_RATE_SEED))
+            return _cost(self._run(model, self._short(chosen, seconds)))
         except DivergedError:
-            return None
+            return math.inf
+
+    def _short(self, chosen: Chosen, seconds: float) -> Experiment:
+        return chosen.changed(Budget(seconds).settings).seeded(_RATE_SEED)
 
     # ---- trainings ---------------------------------------------------------------------------------------------------
 
-    def _collect_seed(self, model: str, chosen: Chosen, seed: int) -> Run:
-        """Train, test and write down."""
+    def _collect_seed(self, model: str, rated: "Rated", seed: int) -> Path:
+        """Train, test and write down; returns the folder of the run."""
+        chosen = rated.chosen
         spent = "until it converges" if self.budget.seconds is None else f"for {self.budget.seconds:g} s"
         self._tell(model, f"seed {seed}, {spent}")
         run = self._run(model, chosen.seeded(seed))
@@ -143,13 +170,14 @@ class LargeText:
             "budget_s": self.budget.seconds,
             "train_s": run.state()["seconds"],
             "epochs": run.metrics()[-1]["epoch"],
-            "rates_tried": [] if self.rates is None else list(self.rates.values),
+            "rates_tried": list(rated.tried),
             "seed": seed,
             "settings": dict(chosen.settings),
         }
         told |= {split: scores_of(evaluation) for split, evaluation in scores.items()}
-        self.ledger.add([self._described(model) | told | provenance(trained.device)])
-        return run
+        if dropped := self.ledger.add([self._described(model) | told | provenance(trained.device)]):
+            self._tell(model, f"its {dropped} records with other settings have given way")
+        return run.folder
 
     def _collect_constant(self) -> None:
         """Words by their frequency, tested on the examples of the others."""
@@ -169,15 +197,22 @@ class LargeText:
 
     def _run(self, model: str, experiment: Experiment) -> Run:
         """A run of this very experiment, begun or continued."""
-        table = json.dumps(to_table(experiment), sort_keys=True)
-        digest = hashlib.sha256(table.encode()).hexdigest()[:12]
-        folder = self.runs / "-".join([self.corpus.name, *model.split(), self.budget.name, digest])
+        folder = self._place(model, experiment)
         is_begun = (folder / "config.json").exists()
         gc.collect()  # the one before, which may be large and refers to itself
         return fit(experiment, folder, resume=is_begun, watch=self.collector.watch)
 
+    def _place(self, model: str, experiment: Experiment) -> Path:
+        table = json.dumps(to_table(experiment), sort_keys=True)
+        digest = hashlib.sha256(table.encode()).hexdigest()[:12]
+        return self.runs / "-".join([self.corpus.name, *model.split(), self.budget.name, digest])
+
     def _tell(self, model: str, what: str) -> None:
         self.collector.tell(f"table2, {self.corpus.name}: {model}, {what}")
+
+
+def _rates_told(chosen: Chosen) -> str:
+    return ", ".join(f"{key.rpartition('.')[2]} {chosen.settings[key]:g}" for key in RATES)
 
 
 def _cost(run: Run) -> float:

@@ -27,9 +27,10 @@ class Trained:
     """What became of a network."""
 
     experiment: Experiment
-    curve: Sequence[Validation]  # empty where it diverged before the first
-    best: Mapping[str, Validation]  # by score
+    curve: Sequence[Validation]  # up to where it diverged, if it did
+    best: Mapping[str, Validation]  # by score; none where it diverged, whatever it had reached before
     test: Mapping[str, Evaluation]  # by score, at its best validation
+    diverged: bool = False
 
 
 def train_stack(
@@ -49,12 +50,15 @@ def train_stack(
             outcome.validations,
             best,
             {score: tests[place, validation.step] for score, validation in best.items()},
+            outcome.diverged,
         )
         for place, (outcome, best) in enumerate(zip(outcomes, bests, strict=True))
     ]
 
 
 def _bests(outcome: Outcome, scores: Sequence[str]) -> dict[str, Validation]:
+    if outcome.diverged:
+        return {}
     return {score: best for score in scores if (best := outcome.best_by(score))}
 
 

@@ -10,6 +10,7 @@
     losses.py       every loss with its gradient, which takes the place of the logits
     network.py      a step of all trials: forward, backward and plain SGD in batched products
     batches.py      the batches of every trial, in the order of its own seed
+    dropout.py      the random numbers of every trial, those of its own seed
     ranking.py      ranks of the targets over all classes, for all trials
     training.py     SideBySide: epochs, validations, trials that end early
 

@@ -4,12 +4,12 @@ The gradients are written out by hand. That of the logits takes their place (`lo
 never held: `W -= lr g^T x` is a single product that adds to W. Learning rates are tensors on the device, so that a
 schedule can change them while the step stays the same CUDA graph.
 
-All trials drop the activations whose random number, the same for all, is below their own rate. So what a trial drops
-does not depend on who else is in the stack, and trials that differ in their rates differ in nothing else.
+A trial drops the activations whose random number (`dropout.py`) is below its rate.
 
 Shape letters: T trials, B examples, n words of context, C classes, E width of an embedding, H of the last hidden layer.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -37,7 +37,8 @@ class StackedNetwork:
     def __init__(self, weights: StackedWeights, settings: Settings, *, loss: str, tf32: bool = False) -> None:
         self.weights, self.settings, self.loss_name, self.tf32 = weights, settings, loss, tf32
         self.lr_factor = torch.ones((), device=weights.output.device)  # of all learning rates
-        self.is_sound = torch.ones(weights.trials, dtype=torch.bool, device=weights.output.device)  # losses so far
+        # Whether all losses and all scores of targets have been finite so far; nobody waits for the device to know it.
+        self.is_sound = torch.ones(weights.trials, dtype=torch.bool, device=weights.output.device)
         self._loss = STACKED_LOSSES[loss]
         self._drops, self._decays, self._output_decays = (
             bool(rate.any()) for rate in (settings.dropout, settings.weight_decay, settings.output_weight_decay)
@@ -64,11 +65,12 @@ class StackedNetwork:
         self,
         context: Tensor,  # (T, B, n)
         target: Tensor,  # (T, B)
+        chances: Sequence[Tensor] = (),  # (T, B, width) of every hidden layer; not needed where no trial drops anything
     ) -> Tensor:  # (T,)
         """One step of all trials; returns the loss of each before it."""
         rows = context + self._first_rows
         with tf32_products(self.tf32):
-            activations = self.activations(rows, drops=self._drops)
+            activations = self.activations(rows, chances if self._drops else None)
             logits = torch.bmm(activations[-1], self.weights.output.transpose(1, 2))
             loss = self._loss.of(logits, target, **self.settings.loss_options).mean(1)
             self._descend(rows, activations, logits)
@@ -81,27 +83,38 @@ class StackedNetwork:
         context: Tensor,  # (B, n), the same for all trials
         target: Tensor,  # (B,)
     ) -> Tensor:  # (T, B)
-        """1 + the number of classes that score strictly higher than the target; C for a hidden layer of zeros."""
+        """1 + the number of classes that score strictly higher than the target.
+
+        C where nothing is predicted: for a hidden layer of zeros, or a score of the target that is no finite number.
+        The latter makes a trial unsound, even one whose weights are finite.
+        """
         with tf32_products(self.tf32):
-            hidden = self.activations(context + self._first_rows, drops=False)[-1]
+            hidden = self.activations(context + self._first_rows)[-1]
         with exact_products(hidden.device.type):
             scores = torch.bmm(hidden, self.weights.output.transpose(1, 2))
         if self._loss.score is not None:
             scores = self._loss.score(scores, **self.settings.loss_options)
         own = scores.gather(-1, target.expand(len(scores), -1)[..., None])
-        return worst_where_zero(1 + (scores > own).sum(-1), hidden, self.num_classes)
+        # Counted from below: what cannot be compared, as it is not a number, stands above.
+        ranks = self.num_classes + 1 - (scores <= own).sum(-1)
+        is_finite = own.squeeze(-1).isfinite()
+        self.is_sound.logical_and_(is_finite.all(-1))
+        return worst_where_zero(torch.where(is_finite, ranks, self.num_classes), hidden, self.num_classes)
 
-    def activations(self, rows: Tensor, *, drops: bool) -> list[Tensor]:  # (T, B, n) -> (T, B, width) of all layers
+    def activations(
+        self,
+        rows: Tensor,  # (T, B, n)
+        chances: Sequence[Tensor] | None = None,  # as above; None for no dropout
+    ) -> list[Tensor]:  # (T, B, width) of all layers
         """From the embeddings to the last hidden layer."""
         table = self.weights.embedding.flatten(0, 1)
         activations = [F.embedding(rows, table).flatten(2)]
-        for layer in self.weights.hidden:
+        for number, layer in enumerate(self.weights.hidden):
             y = torch.baddbmm(layer.bias, activations[-1], layer.weight.transpose(1, 2)).relu_()
-            activations.append(self._dropped_(y) if drops else y)
+            activations.append(y if chances is None else self._dropped_(y, chances[number]))
         return activations
 
-    def _dropped_(self, y: Tensor) -> Tensor:
-        chance = torch.rand(y.shape[1:], device=y.device)
+    def _dropped_(self, y: Tensor, chance: Tensor) -> Tensor:
         return y.mul_((chance >= self.settings.dropout) * self._gain)
 
     @property

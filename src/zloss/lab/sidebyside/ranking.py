@@ -14,7 +14,8 @@ def evaluate_stack(network: StackedNetwork, batches: NgramBatches, *, limit: int
     """Rank the targets of a text among all classes, for every trial; there is no perplexity.
 
     Args:
-        network: the stack. Of a trial whose weights are not finite the evaluation means nothing.
+        network: the stack. Its `is_sound` tells afterwards which trials had a finite score for every target; the others
+            have diverged.
         batches: of the text.
         limit: a sample of at most so many examples, the one that `zloss.lab.evaluation.evaluate` takes; None for all.
     """

@@ -1,10 +1,9 @@
 """Training a stack: epochs, validations, and trials that end before the others.
 
-A trial ends early when its loss or its weights are no longer finite, or when the judge of the caller says so after a
-validation. It is ignored from then on, and taken out as soon as a good part of the stack is idle. What is left goes on
-as it would have done with the others still there, to the last bit where torch computes an element in the same way
-wherever in a tensor it stands: on a CPU, with batches of whole vectors, such as 32 or 256. Random numbers, which only
-dropout needs, are torch's own on the device, seeded when training starts.
+A trial ends early when its loss, its weights or its scores of targets are no longer finite, or when the judge of the
+caller says so after a validation. It is ignored from then on, and taken out as soon as a good part of the stack is
+idle. What is left goes on as it would have done with the others still there, to the last bit where torch computes an
+element in the same way wherever in a tensor it stands: on a CPU, with batches of whole vectors, such as 32 or 256.
 """
 
 import math
@@ -21,6 +20,7 @@ from zloss.lab.corpora import Corpus
 from zloss.lab.evaluation import Evaluation
 from zloss.lab.networks import NgramNetwork
 from zloss.lab.sidebyside.batches import StackedBatches
+from zloss.lab.sidebyside.dropout import DropoutNumbers
 from zloss.lab.sidebyside.network import StackedNetwork
 from zloss.lab.sidebyside.ranking import evaluate_stack
 from zloss.lab.sidebyside.trials import Settings, check_score, check_trials
@@ -29,7 +29,6 @@ from zloss.lab.training import Experiment, Progress, Watcher, batches_of, build_
 
 # Of a stack that may be idle before it is made smaller: that copies its weights, and captures its step anew.
 _IDLE_SHARE = 0.25
-_DROPOUT_SEED = 0
 
 # Told the number of epochs that are done and the latest validation of every trial, None for those that have ended;
 # returns the trials to end.
@@ -51,9 +50,8 @@ class Outcome:
 
     experiment: Experiment
     validations: list[Validation] = field(default_factory=list)
-    diverged: bool = False  # its loss or its weights were no longer finite
+    diverged: bool = False  # its loss, its weights or its scores of targets were no longer finite
     pruned: bool = False  # the judge ended it
-    seconds: float = 0.0  # its share of the time that the stack took
 
     @property
     def has_ended(self) -> bool:
@@ -96,15 +94,17 @@ class SideBySide:
         self._corpus = Corpus.open(Path(self._first.corpus))
         self._validation = batches_of(self._corpus, "valid", self._first, self.device, shuffle=False)
         batches = batches_of(self._corpus, "train", self._first, self.device)
-        self.batches = StackedBatches(batches, seeds=[experiment.training.seed for experiment in experiments])
+        seeds = [experiment.training.seed for experiment in experiments]
+        self.batches = StackedBatches(batches, seeds=seeds)
         self.network = self._stack_of(StackedWeights.of(self._networks()))
+        self._dropout = self._dropout_numbers(seeds)
         # Weights of all trials by score, each at its best validation.
         kept = dict.fromkeys((self._first.training.score, *scores))
         self._best = {score: self.network.weights.clone() for score in kept}
         self.trials = list(range(len(experiments)))  # which ones are in the stack
         self._lr_factor = 1.0
         self._replay = self._captured_step()
-        self._since = time.perf_counter(), 0  # the time was last divided, and the step then
+        self._since = time.perf_counter(), 0  # the speed was last told, and the step then
 
     @property
     def last_step(self) -> float:
@@ -114,7 +114,6 @@ class SideBySide:
     def train(self, judge: Judge | None = None) -> list[Outcome]:
         """Take all steps. After each validation but the last, the judge says which trials end."""
         training = self._first.training
-        torch.manual_seed(_DROPOUT_SEED)
         self._since = time.perf_counter(), self.step
         while self.step < self.last_step and self._running():
             losses = self.take_step()
@@ -164,12 +163,18 @@ class SideBySide:
         settings = Settings.of(experiments, len(self._corpus.vocabulary), self.device)
         return StackedNetwork(weights, settings, loss=network.head.loss, tf32=network.precision == "tf32")
 
+    def _dropout_numbers(self, seeds: Sequence[int]) -> DropoutNumbers | None:
+        if not self.network.settings.dropout.any():
+            return None
+        widths = self._first.network.hidden
+        return DropoutNumbers(seeds, batch_size=self.batches.batch_size, widths=widths, device=self.device)
+
     def _captured_step(self) -> Callable[[], Tensor]:
         # Not a method: a stack that referred to itself would keep its memory until Python looks for such things.
-        network, batches = self.network, self.batches
+        network, batches, dropout = self.network, self.batches, self._dropout
 
         def step() -> Tensor:
-            return network.learn(*batches.next())
+            return network.learn(*batches.next(), dropout.of_layers() if dropout else ())
 
         is_captured = self.device.type == "cuda" and self._first.training.graph
         return zloss.CapturedStep(step) if is_captured else step
@@ -183,6 +188,8 @@ class SideBySide:
         epoch, index = divmod(self.step, len(self.batches))
         if index == 0:
             self.batches.start(epoch)
+        if self._dropout is not None:
+            self._dropout.draw()
         losses = self._replay()
         self.step += 1
         return losses
@@ -212,13 +219,14 @@ class SideBySide:
         rows = torch.tensor([self.trials.index(trial) for trial in running], device=self.device)
         self.network = self.network.select(rows)
         self.batches.keep_trials(rows)
+        if self._dropout is not None:
+            self._dropout.keep_trials(rows)
         self.trials = running
         self._replay = self._captured_step()
 
     # ---- validation --------------------------------------------------------------------------------------------------
 
     def _validate(self, judge: Judge | None) -> None:
-        self._note_diverged()
         evaluations = self._evaluations()
         for row, trial in enumerate(self.trials):
             evaluation = evaluations[trial]
@@ -240,13 +248,14 @@ class SideBySide:
                 weights.copy_trial_(trial, self.network.weights, row)
 
     def _evaluations(self) -> list[Evaluation | None]:
-        """Of all trials, None for those that have ended."""
+        """Of all trials, None for those that have ended, and for those that turn out to have diverged."""
         results: list[Evaluation | None] = [None] * len(self.outcomes)
-        if running := self._running():
+        if self._running():
             limit = self._first.training.validation_examples
             of_rows = evaluate_stack(self.network, self._validation, limit=limit)
             by_trial = dict(zip(self.trials, of_rows, strict=True))
-            for trial in running:
+            self._note_diverged()  # now, as the scores may be the first to show it
+            for trial in self._running():
                 results[trial] = by_trial[trial]
         return results
 
@@ -274,19 +283,16 @@ class SideBySide:
             epoch=self.step / len(self.batches),
             loss=loss,
             lr=self.outcomes[trial].experiment.training.lr * self._lr_factor,
-            words_per_second=self._share_time(),
+            words_per_second=self._words_per_second(),
             condition=None,
             validation=validation,
         )
         self._watch(progress)
 
-    def _share_time(self) -> float:
-        """Divide the time since the last call among the trials; returns their words per second, all together."""
+    def _words_per_second(self) -> float:
+        """Of all trials together, since the last call."""
         then, step = self._since
         now = time.perf_counter()
         self._since = now, self.step
-        running = self._running()
-        for trial in running:
-            self.outcomes[trial].seconds += (now - then) / len(running)
-        words = (self.step - step) * self.batches.batch_size * len(running)
+        words = (self.step - step) * self.batches.batch_size * len(self._running())
         return words / max(now - then, 1e-9)

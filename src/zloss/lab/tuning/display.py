@@ -86,8 +86,14 @@ def watching(study: TuningStudy, console: Console) -> Iterator[Watcher]:
         yield lambda trials: _print_lines(trials, study.plan.score, console)
         return
     board = Board(study)
+
+    def update(trials: Sequence[Trial]) -> None:
+        given_up = [trial for trial in trials if trial.state == "interrupted"]  # which no table shows
+        _print_lines(given_up, study.plan.score, console)
+        board.update(trials)
+
     with Live(board, console=console, refresh_per_second=2, transient=True):
-        yield board.update
+        yield update
 
 
 class Board:

@@ -144,5 +144,5 @@ class _Messenger:
 
 def _ending(outcome: Outcome) -> Ending:
     if outcome.diverged:
-        return Ending("diverged", "the loss or a weight is no longer a finite number")
+        return Ending("diverged", "the loss, a weight or the score of a word is no longer a finite number")
     return Ending("stopped" if outcome.pruned else "ended")

@@ -43,6 +43,8 @@ def toml_value(value: Any) -> str:
         return "{" + ", ".join(f"{name} = {toml_value(inner)}" for name, inner in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml_value, value)) + "]"
+    if value is None:  # for which TOML has no word
+        return '"none"'
     return json.dumps(value) if isinstance(value, str | bool) else repr(value)
 
 
@@ -65,8 +67,6 @@ def _toml_lines(table: Mapping[str, Any], path: str = "") -> Iterator[str]:
     tables = {name: value for name, value in table.items() if isinstance(value, Mapping)}
     if path:
         yield f"\n[{path}]"
-    yield from (
-        f"{name} = {toml_value(value)}" for name, value in table.items() if name not in tables and value is not None
-    )
+    yield from (f"{name} = {toml_value(value)}" for name, value in table.items() if name not in tables)
     for name, value in tables.items():
         yield from _toml_lines(value, f"{path}.{name}" if path else name)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import optuna
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import TrialState
 
 from zloss.lab.evaluation import Evaluation
@@ -14,7 +15,6 @@ from zloss.lab.tuning.pruning import behind
 from zloss.lab.tuning.trials import (
     CURVE,
     ENDING,
-    SCORES,
     WHY,
     Scores,
     State,
@@ -23,7 +23,7 @@ from zloss.lab.tuning.trials import (
     cost,
     scores_of,
 )
-from zloss.lab.tuning.workers import WORKER, own_name
+from zloss.lab.tuning.workers import GIVEN_UP, WORKER, own_name
 
 Watcher = Callable[[Sequence[Trial]], None]  # called with trials that have been validated, or have ended
 
@@ -35,6 +35,7 @@ class Round:
         self._study, self._plan, self._watch = study, plan, watch
         self._trials: dict[int, optuna.Trial] = {}
         self._curves: dict[int, list[Scores]] = {}
+        self._given_up: set[int] = set()  # by others, who took this worker for gone
 
     def begin(self, trials: Iterator[optuna.Trial]) -> dict[int, Experiment]:
         """The experiments of new trials."""
@@ -50,12 +51,18 @@ class Round:
         """Take note of validations; which trials to stop."""
         for number, evaluation in validations.items():
             self._note(number, scores_of(epoch, evaluation))
-        self._watch([self._view(number, "running") for number in validations])
+        going = [number for number in validations if number not in self._given_up]
+        self._watch([self._view(number, "running") for number in going])
+        return self._given_up.intersection(validations) | self._to_stop(going)
+
+    def _to_stop(self, going: Sequence[int]) -> set[int]:
+        """Which of those that have just been validated have shown enough."""
         if self._plan.first is not None:
-            return set(validations)
+            return set(going)
         if not self._plan.prunes:
             return set()
-        return behind(validations, self._costs())
+        costs = self._costs()
+        return behind([number for number in going if number in costs], costs)  # one may have been given up just now
 
     def _costs(self) -> dict[int, list[float]]:
         """What all trials have shown so far, whoever trains them; not those that were interrupted."""
@@ -72,29 +79,38 @@ class Round:
     def _note(self, number: int, scores: Scores) -> None:
         curve, value = self._curves[number], scores.get(self._plan.score)
         curve.append(scores)
-        self._trials[number].report(math.nan if value is None else value, step=len(curve))
+        try:
+            self._trials[number].report(math.nan if value is None else value, step=len(curve))
+        except UpdateFinishedTrialError:
+            self._given_up.add(number)
 
     def end(self, endings: Mapping[int, Ending]) -> None:
         """Write down how the trials ended."""
         self._watch([self._end(number, ending) for number, ending in endings.items()])
 
     def _end(self, number: int, ending: Ending) -> Trial:
+        try:
+            return self._written(number, ending)
+        except UpdateFinishedTrialError:  # it counts as interrupted in the storage, and is made up for
+            return self._view(number, "interrupted", GIVEN_UP)
+
+    def _written(self, number: int, ending: Ending) -> Trial:
         """Trials that broke off are told as pruned: Optuna then avoids their neighbourhood, failed ones it forgets."""
         trial, curve = self._trials[number], self._curves[number]
         best = best_validation(curve, self._plan.score)
         trial.set_user_attr(CURVE, curve)
         if best is None and ending.state in ("ended", "stopped"):
             ending = Ending("failed", f"no validation had a finite {self._plan.score}")
-        if best is not None:
-            trial.set_user_attr(SCORES, best)
         state = _state(ending, self._plan)
         if state in ("diverged", "failed"):
             trial.set_user_attr(ENDING, state)
             trial.set_user_attr(WHY, ending.why)
         if best is not None and state == "complete":
-            self._study.tell(trial, best[self._plan.score])
+            told = self._study.tell(trial, best[self._plan.score], skip_if_finished=True)
         else:
-            self._study.tell(trial, state=TrialState.PRUNED)
+            told = self._study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
+        if told.state == TrialState.FAIL:  # as nobody told it here
+            raise UpdateFinishedTrialError
         return self._view(number, state, ending.why)
 
     def interrupt(self) -> None:

@@ -11,7 +11,7 @@ from zloss.lab.evaluation import Evaluation, finite
 from zloss.lab.tuning.space import Space
 
 # Attributes of a trial in its storage.
-CURVE, SCORES, ENDING, WHY = "curve", "scores", "ending", "why"
+CURVE, ENDING, WHY = "curve", "ending", "why"
 
 State = Literal["running", "complete", "pruned", "diverged", "failed", "interrupted"]
 Scores = Mapping[str, float | None]  # by name, with the epoch; None for what is no finite number

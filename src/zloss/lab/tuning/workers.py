@@ -2,7 +2,8 @@
 
 A trial carries the name of the process that runs it. That process leaves the time in the study every minute. A trial
 is abandoned when its process is known to be gone, on the same machine at once, or has not been heard of for long. A
-worker that comes along marks it as failed, so that nobody waits for it and its neighbourhood is searched again.
+worker that comes along marks it as failed, so that nobody waits for it and its neighbourhood is searched again. A
+process that was there all the same, behind a broken network, lets go of the trial when it finds out.
 """
 
 import os
@@ -11,7 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
@@ -19,6 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 WORKER = "worker"  # the attribute of a trial
 _EVERY_S = 60.0
 _SILENCE_S = 900.0
+GIVEN_UP = "another worker has given it up: this one was not heard of for too long"
 # Tells this process from one with the same number before it, such as that of a container that was restarted.
 _OWN_MARK = uuid.uuid4().hex[:8]
 
@@ -35,7 +37,9 @@ def signs_of_life(study: Study) -> Iterator[None]:
 
     def tell() -> None:
         while not is_over.wait(_EVERY_S):
-            study.set_user_attr(name, time.time())
+            # A storage that fails now may do so no more in a minute. If it does, those hear of it who need it.
+            with suppress(Exception):
+                study.set_user_attr(name, time.time())
 
     study.set_user_attr(name, time.time())
     thread = threading.Thread(target=tell, daemon=True)

@@ -1,0 +1,50 @@
+"""Records that are wanted: who gets one, and who is named instead."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.lab.reproduction.test_stacks import DIVERGES_LATER
+from tests.lab.sidebyside.small_trials import trial
+from zloss.lab.records import Record, read_records
+from zloss.lab.reproduction import collecting
+from zloss.lab.reproduction.chosen import Chosen
+from zloss.lab.reproduction.collecting import Collector, Wanted, scores_of
+from zloss.lab.reproduction.stacks import Trained, train_stack
+from zloss.lab.training import Experiment
+
+
+def wanted(experiment: Experiment, loss: str) -> Wanted:
+    """A record of figure 2."""
+
+    def record(network: Trained) -> Record:
+        return {
+            "figure": 2,
+            "loss": loss,
+            "tuned_for": "mrr",
+            "epochs": network.curve[-1].epoch,
+            "trials": 1,
+            "valid": scores_of(network.best["mrr"].evaluation),
+            "test": scores_of(network.test["mrr"]),
+        }
+
+    chosen = Chosen.of(experiment, ["training.lr"])
+    return Wanted(choice=(loss, "mrr"), chosen=chosen, seed=0, score="mrr", record=record)
+
+
+def test_one_that_diverges_after_a_validation_has_no_record(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    curves: list[int] = []
+
+    def noted(*asked: object) -> list[Trained]:
+        networks = train_stack(*asked)  # type: ignore[arg-type]
+        curves.extend(len(network.curve) for network in networks)
+        return networks
+
+    monkeypatch.setattr(collecting, "train_stack", noted)
+    asked = [wanted(trial(corpus, **DIVERGES_LATER), "squared_error"), wanted(trial(corpus), "z_loss")]
+    faults = Collector(folder=tmp_path, seeds=1).collect("figure2", asked)
+    assert faults == ["figure2, squared_error, mrr, seed 0: it diverged"]
+    assert [record["loss"] for record in read_records(tmp_path / "figure2.jsonl")] == ["z_loss"]
+    assert min(curves) > 0, "not a test"
