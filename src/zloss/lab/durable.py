@@ -93,6 +93,14 @@ def locked(folder: Path, *, waits: bool = True) -> Iterator[bool]:
         os.close(handle)
 
 
+def require_writable(folder: Path) -> None:
+    """Fail now, not when the work is done that was to be written there."""
+    with tidied(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+
+
 def is_partial(path: Path) -> bool:
     """Whether this is something that was never finished."""
     return path.name.startswith(_PARTIAL)

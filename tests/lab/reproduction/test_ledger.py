@@ -7,6 +7,7 @@ import pytest
 from torch.multiprocessing.spawn import spawn
 
 from tests.lab.paper import made_up
+from zloss.lab.durable import require_writable
 from zloss.lab.records import Record
 from zloss.lab.reproduction.ledger import Ledger
 
@@ -78,3 +79,11 @@ def test_what_has_given_way_is_counted(tmp_path: Path) -> None:
     assert ledger.add([record(0), record(1)]) == 0
     assert ledger.add([record(0)]) == 0, "made again with the same settings"
     assert ledger.add([record(0, settings={"training.lr": 0.2})]) == 2
+
+
+def test_a_folder_that_cannot_be_written_to_is_found_out_first(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        require_writable(tmp_path / "file" / "paper")
+    require_writable(tmp_path / "new" / "paper")
+    assert not (tmp_path / "new").exists(), "nothing is left"

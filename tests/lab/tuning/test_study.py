@@ -488,3 +488,19 @@ def test_runs_that_are_not_kept_leave_nothing(corpus: Path, tmp_path: Path, monk
     assert states(study) == ["complete"] * 2
     assert list((tmp_path / "temporary").iterdir()) == []
     assert sorted(file.name for file in (tmp_path / "it").iterdir()) == ["study.db", "study.json"]
+
+
+def test_what_cannot_be_trained_begins_no_study(corpus: Path, tmp_path: Path) -> None:
+    """So that the folder is free for the corrected command."""
+    wrong = tiny_plan(corpus, settings=["training.optimizer=adam"])
+    with pytest.raises(ValueError, match="must be 'sgd', got 'adam'"):
+        TuningStudy.begin(tmp_path / "it", wrong, Together())
+    assert not (tmp_path / "it").exists()
+
+
+def test_a_study_without_its_trials_is_not_taken_for_a_new_one(corpus: Path, tmp_path: Path) -> None:
+    TuningStudy.begin(tmp_path / "it", tiny_plan(corpus))
+    (tmp_path / "it" / "study.db").unlink()
+    with pytest.raises(RunError, match=r"the trials of .* are gone: restore its study\.db"):
+        TuningStudy.open(tmp_path / "it")
+    assert not (tmp_path / "it" / "study.db").exists()

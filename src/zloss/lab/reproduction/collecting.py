@@ -83,8 +83,8 @@ class Collector:
             else:
                 told = {"seed": one.seed, "settings": dict(one.chosen.settings)}
                 records.append(one.record(network) | told | origin)
-        if records:
-            ledger.add(records)
+        if records and (dropped := ledger.add(records)):
+            self.tell(f"{ledger.name}: {dropped} records with other settings have given way")
         return faults
 
 

@@ -13,6 +13,7 @@ import typer
 from zloss.heads.config import check_name
 from zloss.lab.corpora import Corpus
 from zloss.lab.display import training_bar
+from zloss.lab.durable import require_writable
 from zloss.lab.experiments import parse_settings
 from zloss.lab.paper.evidence import bench_command
 from zloss.lab.paper.records import LOSSES, MODELS
@@ -106,11 +107,12 @@ def search(
 
 
 def _search(folder: Path, plan: Plan, at_once: int | None) -> None:
-    study = TuningStudy.begin(folder, plan)
+    evaluator = Together()
+    study = TuningStudy.begin(folder, plan, evaluator)
     most = at_once or min(_fitting(plan), max(1, plan.trials // _LEAST_ROUNDS))
     console.print(f"{plan.name}: {study.missing()} of {plan.trials} trials to go, {most} at once", highlight=False)
     with watching(study, console) as watch:
-        study.run(Together(), at_once=most, watch=watch)
+        study.run(evaluator, at_once=most, watch=watch)
     console.print(f"{plan.name}: {summary(study.trials(), plan.trials)}", highlight=False)
 
 
@@ -291,6 +293,7 @@ def _maker(records: Path, seeds: int, at_once: int | None) -> Maker:
     """What lets a collector work, and says at the end what could not be made: then with code 1."""
 
     def make(collect: Callable[[Collector], list[str]]) -> None:
+        require_writable(records)
         with _going_on(), training_bar(console) as watch:
             collector = Collector(folder=records, seeds=seeds, at_once=at_once, watch=watch, tell=_tell)
             faults = collect(collector)

@@ -62,13 +62,14 @@ class Ledger:
             self._write(entries)
         return dropped
 
-    def drop(self, is_stale: Callable[[Any], bool]) -> None:
-        """Drop records that no longer hold."""
+    def drop(self, is_stale: Callable[[Any], bool]) -> int:
+        """Drop records that no longer hold; returns how many."""
         with self._alone():
             entries = self.entries()
             kept = [(record, result) for record, result in entries if not is_stale(result)]
             if len(kept) < len(entries):
                 self._write(kept)
+        return len(entries) - len(kept)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -37,7 +37,8 @@ def collect_sweep(
     All else is as it is best for the top-10 error.
     """
     base, ledger = searched.best(SCORE), collector.ledger("figure3")
-    ledger.drop(lambda point: _rest(point.settings) != _rest(base.settings))
+    if dropped := ledger.drop(lambda point: _rest(point.settings) != _rest(base.settings)):
+        collector.tell(f"figure3: {dropped} records with other settings have given way")
     faults = collector.collect("figure3", _points(base, [(a, FIGURE_B) for a in values], collector))
     best = _best_a(ledger.results())
     if best is None:

@@ -133,7 +133,7 @@ def run(
     if at_once > 1 and keep_runs:
         raise RunError("--keep-runs is for trials that are trained one by one: leave it out, or --at-once")
     evaluator = Together() if at_once > 1 else OneByOne(folder / "runs" if keep_runs else None)
-    _work(TuningStudy.begin(folder, plan), evaluator, at_once)
+    _work(TuningStudy.begin(folder, plan, evaluator), evaluator, at_once)
 
 
 @tune.command()
@@ -191,7 +191,7 @@ def transfer(folder: Folder, score: Score = None, as_json: AsJson = False) -> No
 
 def _resumed(folder: Path, given: Mapping[str, object], trials: int | None) -> Plan:
     plan = Plan.read(folder)
-    if ignored := [option for option, value in given.items() if value not in (None, False)]:
+    if ignored := [option for option, value in given.items() if value is not None and value is not False]:
         raise RunError(
             f"--resume goes on with what the study was asked, in {folder / 'study.json'}: leave out "
             f"{' and '.join(ignored)}, or begin a new study in another folder"
@@ -205,7 +205,8 @@ def _work(study: TuningStudy, evaluator: Evaluator, at_once: int) -> None:
             study.run(evaluator, at_once=at_once, watch=watch)
     except KeyboardInterrupt:
         errors.print(f"\nstopped; {summary(study.trials(), study.plan.trials)}", highlight=False)
-        errors.print(f"go on with: zloss tune run {study.folder} --resume", markup=False, highlight=False)
+        hint = f"go on with: zloss tune run {study.folder} --resume"
+        errors.print(hint, markup=False, highlight=False, soft_wrap=True)
         sys.exit(INTERRUPTED)
     console.print(summary(study.trials(), study.plan.trials), highlight=False)
     if judged := ranked(study.trials(), study.plan.score):

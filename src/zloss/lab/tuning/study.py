@@ -18,7 +18,7 @@ from optuna.trial import TrialState
 
 from zloss.lab.durable import is_partial, tidied
 from zloss.lab.runs import RunError
-from zloss.lab.training import deferred_interrupt
+from zloss.lab.training import Experiment, deferred_interrupt
 from zloss.lab.tuning.evaluators import Evaluator
 from zloss.lab.tuning.plan import FILE, Plan
 from zloss.lab.tuning.rounds import Round, Watcher, begun_trials
@@ -41,13 +41,18 @@ class TuningStudy:
             self._study = optuna_study(folder, plan, self._sampler)
 
     @classmethod
-    def begin(cls, folder: Path, plan: Plan) -> "TuningStudy":
-        """A new study, or the one that is there if it was asked the same. Only the number of trials may change."""
+    def begin(cls, folder: Path, plan: Plan, evaluator: Evaluator | None = None) -> "TuningStudy":
+        """A new study, or the one that is there if it was asked the same. Only the number of trials may change.
+
+        What the evaluator that is to work on it cannot train is refused before there is a study.
+        """
         if (folder / FILE).exists():
             _require_same(Plan.read(folder), plan, folder)
         else:
             _require_new(folder)
         plan.check()
+        if evaluator is not None:
+            evaluator.check(_first_trial(plan))
         with tidied(folder):
             folder.mkdir(parents=True, exist_ok=True)
             study = cls(folder, plan)
@@ -59,7 +64,10 @@ class TuningStudy:
     @classmethod
     def open(cls, folder: Path) -> "TuningStudy":
         """One that exists."""
-        return cls(folder, Plan.read(folder))
+        plan = Plan.read(folder)
+        if plan.storage is None and not (folder / DATABASE).exists():
+            raise RunError(f"the trials of {folder} are gone: restore its {DATABASE}, or begin a new study")
+        return cls(folder, plan)
 
     def _require_same_in_storage(self) -> None:
         """Workers that have folders of their own may have been asked different things."""
@@ -83,7 +91,7 @@ class TuningStudy:
     def run(self, evaluator: Evaluator, *, at_once: int = 1, watch: Watcher | None = None) -> None:
         """Work until all trials have been begun, `at_once` of them together."""
         watch = watch or (lambda _: None)
-        evaluator.check(self.plan.trial(next(self.plan.searched.examples())))
+        evaluator.check(_first_trial(self.plan))
         with explained(self.folder), signs_of_life(self._study):
             while (count := min(at_once, self._missing_now())) > 0:
                 self._run_round(evaluator, count, watch)
@@ -121,6 +129,11 @@ class TuningStudy:
         """Whether the next so many trials share what comes, instead of what has been best."""
         rounds = len(self._study.get_trials(deepcopy=False)) // count
         return rounds < _EXPLORING_ROUNDS or rounds % 2 == 0
+
+
+def _first_trial(plan: Plan) -> Experiment:
+    """One of those that there may be, to see whether it can be trained at all."""
+    return plan.trial(next(plan.searched.examples()))
 
 
 def _require_new(folder: Path) -> None:
