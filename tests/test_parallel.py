@@ -14,12 +14,14 @@ from torch.nn.parallel import DistributedDataParallel
 import zloss
 
 PROCESSES, ROWS, STEPS, CLASSES = 2, 4, 6, 50
+HEADS = ("factored", "hierarchical", "sampled")  # that cannot be inside of `DistributedDataParallel`
 
 
-def make_network() -> tuple[nn.Module, zloss.FactoredLinear]:
+def make_network(name: str) -> tuple[nn.Module, zloss.Head]:
+    """With torch's random numbers, which a sampled softmax draws from, at the same place everywhere."""
     torch.manual_seed(0)
     trunk = nn.Sequential(nn.Linear(6, 8), nn.Tanh()).double()
-    return trunk, zloss.FactoredLinear(8, CLASSES, dtype=torch.float64)
+    return trunk, zloss.HeadConfig(head=name).build(8, CLASSES, dtype=torch.float64)
 
 
 def whole_batch(step: int) -> tuple[Tensor, Tensor]:
@@ -28,49 +30,49 @@ def whole_batch(step: int) -> tuple[Tensor, Tensor]:
     return x, torch.randint(CLASSES, (PROCESSES * ROWS, 2), generator=generator)
 
 
-def train(trunk: nn.Module, output: zloss.FactoredLinear, batch: Callable[[int], tuple[Tensor, Tensor]]) -> None:
-    optimizers = [torch.optim.SGD(trunk.parameters(), lr=0.1), zloss.FactoredSGD(output, lr=5.0)]
+def train(trunk: nn.Module, output: zloss.Head, batch: Callable[[int], tuple[Tensor, Tensor]]) -> None:
+    optimizers = [torch.optim.SGD(trunk.parameters(), lr=0.1), output.sgd(lr=0.5)]
     for step in range(STEPS):
         x, target = batch(step)
-        zloss.ZLoss(a=0.2, b=8.0)(output(*zloss.gather_batch(trunk(x), target))).backward()
+        output(*zloss.gather_batch(trunk(x), target)).backward()
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
 
 
-def weights(trunk: nn.Module, output: zloss.FactoredLinear) -> list[Tensor]:
-    return [output.weight(), *(parameter.detach() for parameter in trunk.parameters())]
+def weights(trunk: nn.Module, output: zloss.Head) -> list[Tensor]:
+    return [*output.state_dict().values(), *trunk.state_dict().values()]
 
 
-def in_processes(work: Callable[[int], Any], folder: Path) -> list[Any]:
+def in_processes(work: Callable[[int, str], Any], name: str, folder: Path) -> list[Any]:
     """What each process leaves in its file."""
-    spawn(_join, args=(work, folder), nprocs=PROCESSES)
+    spawn(_join, args=(work, name, folder), nprocs=PROCESSES)
     return [torch.load(folder / f"{rank}.pt") for rank in range(PROCESSES)]
 
 
-def _join(rank: int, work: Callable[[int], Any], folder: Path) -> None:
+def _join(rank: int, work: Callable[[int, str], Any], name: str, folder: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=PROCESSES)
-    torch.save(work(rank), folder / f"{rank}.pt")
+    torch.save(work(rank, name), folder / f"{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
 
 
-def train_a_share(rank: int) -> list[Tensor]:
-    trunk, output = make_network()
+def train_a_share(rank: int, name: str) -> list[Tensor]:
+    trunk, output = make_network(name)
     own = slice(rank * ROWS, (rank + 1) * ROWS)
     train(DistributedDataParallel(trunk), output, lambda step: tuple(part[own] for part in whole_batch(step)))  # type: ignore[arg-type,return-value]
     return weights(trunk, output)
 
 
-def train_inside(rank: int) -> str:
+def train_inside(rank: int, name: str) -> str:
     class Network(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.trunk, self.output = make_network()
+            self.trunk, self.output = make_network(name)
 
         def forward(self, x: Tensor, target: Tensor) -> Tensor:
-            loss: Tensor = zloss.ZLoss(a=0.2, b=8.0)(self.output(self.trunk(x), target))
+            loss: Tensor = self.output(self.trunk(x), target)
             return loss
 
     network = DistributedDataParallel(Network(), find_unused_parameters=True)
@@ -81,18 +83,19 @@ def train_inside(rank: int) -> str:
     return "nothing was refused"
 
 
-def test_processes_train_as_one_with_the_whole_batch(tmp_path: Path) -> None:
-    trunk, output = make_network()
+@pytest.mark.parametrize("name", HEADS)
+def test_processes_train_as_one_with_the_whole_batch(name: str, tmp_path: Path) -> None:
+    trunk, output = make_network(name)
     train(trunk, output, whole_batch)
     expected = weights(trunk, output)
-    for found in in_processes(train_a_share, tmp_path):
+    for found in in_processes(train_a_share, name, tmp_path):
         for ours, theirs in zip(found, expected, strict=True):
             # float64, sums of the same few terms in another order.
             torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
 def test_a_factored_layer_inside_of_it_is_refused(tmp_path: Path) -> None:
-    for told in in_processes(train_inside, tmp_path):
+    for told in in_processes(train_inside, "factored", tmp_path):
         assert "cannot train inside DistributedDataParallel" in told
 
 
