@@ -475,3 +475,28 @@ def test_learning_takes_one_step_of_all_optimizers(clip: float | None, device: t
     for one, other in zip(network.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
         assert one.grad is None or not one.grad.any()
+
+
+@pytest.mark.parametrize(("precision", "expected"), [("float32", False), ("tf32", True)])
+def test_the_head_learns_in_its_own_precision(precision: Any, expected: bool) -> None:
+    """And what comes after it in the one of before."""
+    seen = []
+
+    class Spy(nn.Module):
+        def forward(self, h: Tensor, target: Tensor) -> Tensor:
+            seen.append(is_tf32())
+            return h.sum()
+
+    head = zloss.HeadConfig(head="dense")
+    network = NgramNetwork(
+        NetworkConfig(context=2, embedding=3, hidden=(4,), head_precision=precision, head=head), num_classes=10
+    )
+    optimizers = network.optimizers(lr=0.1)
+    network.head = Spy()  # type: ignore[assignment]
+    network.learn(torch.zeros(2, 2, dtype=torch.long), torch.zeros(2, dtype=torch.long), optimizers)
+    assert (seen, is_tf32()) == ([expected], False)
+
+
+def is_tf32() -> bool:
+    matmul: Any = torch.backends.cuda.matmul
+    return bool(matmul.fp32_precision == "tf32" if hasattr(torch.backends, "fp32_precision") else matmul.allow_tf32)

@@ -30,9 +30,11 @@ from zloss.heads import Head, HeadConfig, SphericalOutput
 from zloss.heads.config import check_name
 from zloss.lab.hidden import HiddenSGD, RectifiedLinear
 from zloss.layers import FactoredLinear
+from zloss.layers.precision import tf32_products
 from zloss.optim import RowSGD, clip_grad_norm_
 
 Precision = Literal["float32", "tf32", "bf16"]
+HeadPrecision = Literal["float32", "tf32"]
 TrunkOptimizer = Literal["sgd", "adam"]
 
 # Heads that can start at another scale than their own.
@@ -51,6 +53,7 @@ class NetworkConfig:
         embedding_scale: deviation of the embeddings that a network starts with.
         output_scale: factor of the weights that the head starts with; for the `SCALABLE_HEADS`.
         precision: of the products of the trunk. "tf32" has an effect on GPUs only: a CPU computes in float32 then.
+        head_precision: of the products of the head in training. A factored head has its own, whatever this says.
         head: the output layer and its loss.
     """
 
@@ -62,6 +65,7 @@ class NetworkConfig:
     embedding_scale: float = 0.1
     output_scale: float = 1.0
     precision: Precision = "float32"
+    head_precision: HeadPrecision = "float32"
     head: HeadConfig = field(default_factory=lambda: HeadConfig(options={"a": 0.2, "b": 10.0}))
 
     def __post_init__(self) -> None:
@@ -82,6 +86,7 @@ class NetworkConfig:
                 "head starts at a scale of its own; use output_scale=1"
             )
         check_name("precision", self.precision, get_args(Precision))
+        check_name("head_precision", self.head_precision, get_args(HeadPrecision))
         if self.head.reduction == "none":
             raise ValueError('head.reduction must be "mean" or "sum", got "none": training needs one number a batch')
 
@@ -170,7 +175,7 @@ class NgramNetwork(nn.Module):
         optimizers: Sequence[Optimizer],
         *,
         clip: float | None = None,
-        head_products: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        head_products: Callable[[], AbstractContextManager[Any]] | None = None,
     ) -> Tensor:
         """One step of all that `optimizers` gave; returns the loss before it.
 
@@ -180,12 +185,12 @@ class NgramNetwork(nn.Module):
             context, target: the batch.
             optimizers: as the network gave them.
             clip: norm of the gradient of the whole network, if it is to be clipped.
-            head_products: a context for what the head computes, such as one that sets its precision.
+            head_products: a context for what the head computes, in place of one for its precision.
         """
         *of_trunk, of_head = optimizers
         hidden, branch = self.hidden(context), Branch()
         top = hidden.detach().requires_grad_()
-        with head_products():
+        with (head_products or self._head_products)():
             loss: Tensor = self.head(top, target)
             loss.backward()
         if clip is None:
@@ -247,6 +252,9 @@ class NgramNetwork(nn.Module):
         # Each weight is used once, so that a cache of converted ones would only be in the way of CUDA graphs.
         is_bf16 = self.config.precision == "bf16"
         return torch.autocast(device.type, torch.bfloat16, cache_enabled=False) if is_bf16 else nullcontext()
+
+    def _head_products(self) -> AbstractContextManager[Any]:
+        return tf32_products(self.config.head_precision == "tf32")
 
     def _check(self, context: Tensor) -> None:
         if context.dim() != 2 or context.shape[1] != self.config.context:

@@ -73,6 +73,7 @@ def _check_trial(experiment: Experiment) -> None:
         (not head.options.get("bias"), "network.head.bias must be false"),
         (head.reduction == "mean", f"network.head.reduction must be 'mean', got {head.reduction!r}"),
         (network.precision != "bf16", "network.precision must be 'float32' or 'tf32', got 'bf16'"),
+        (network.head_precision == "float32", "network.head_precision must be 'float32': the stack has one precision"),
         (training.optimizer == "sgd", f"training.optimizer must be 'sgd', got {training.optimizer!r}"),
         (training.clip is None, f"training.clip must be none, got {training.clip}"),
         # By "plateau" the rates of every trial would fall at times of its own.
