@@ -17,6 +17,7 @@ from zloss.lab.corpora.catalogue import SPLITS
 from zloss.lab.experiments import build_experiment, preset, preset_names
 from zloss.lab.networks import PRESETS
 from zloss.lab.runs import Run
+from zloss.lab.terminal import console
 
 SMALL = ["network.embedding=8", "network.hidden=[16]", "network.context=3", "network.head.b=2.0", "training.steps=40"]
 SMALL += ["training.output_lr=0.05", "training.validate_every=20", "training.batch_size=20", "training.log_every=10"]
@@ -218,6 +219,20 @@ def test_what_is_shown_of_runs_fits_a_screen(
     table = " ".join(" ".join(lines[-6:]).split())
     assert "top 1 top 10 run head loss step error error mrr perplexity" in table
     assert "runs/two hierarchical softmax 40" in table
+
+
+@pytest.mark.parametrize(("columns", "shown"), [(40, 1), (60, 3), (80, 4)])
+def test_a_narrow_screen_shows_fewer_numbers_and_cuts_none(
+    columns: int, shown: int, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "width", columns)
+    monkeypatch.chdir(run.parent.parent)
+    assert zloss("runs", "runs", "--json") == 0
+    row = list(json.loads(capsys.readouterr().out.splitlines()[-1])[0].values())
+    assert zloss("runs", "runs") == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "runs/one" in line)
+    numbers = [f"{cell:.4g}" for cell in row if isinstance(cell, int | float)]
+    assert line.split() == ["runs/one", *row[1:3], *numbers[:shown]]
 
 
 def test_a_run_that_is_named_twice_is_listed_once(

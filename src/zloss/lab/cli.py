@@ -180,7 +180,7 @@ def train(
     except KeyboardInterrupt:
         errors.print(f"\n{_how_to_go_on(folder)}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(INTERRUPTED)
-    console.print(runs_table([run_row(run)]))
+    console.print(runs_table([run_row(run)], console.width))
 
 
 def _resumed(folder: Path, given: Mapping[str, object]) -> Experiment:
@@ -268,7 +268,7 @@ def list_runs(
     if as_json:
         print(json.dumps(rows))
     elif rows:
-        console.print(runs_table(rows))
+        console.print(runs_table(rows, console.width))
     for fault in faults:
         errors.print(f"left out: {fault}", markup=False, highlight=False, soft_wrap=True)
     if faults:

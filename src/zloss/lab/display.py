@@ -16,6 +16,7 @@ from zloss.lab.evaluation import Evaluation
 from zloss.lab.runs import Run, RunError
 from zloss.lab.training import Progress, Watcher
 
+_LEAST_NAME = 14  # for the name of a run, and what is around a table
 _IN_A_LINE = ("top 1 error", "top 10 error", "mrr", "perplexity")
 
 
@@ -77,21 +78,28 @@ def _head(run: Run) -> dict[str, Any]:
         raise RunError(f"{run.folder / 'config.json'} is not the config of a run: it names no head and loss") from error
 
 
-def runs_table(rows: list[dict[str, Any]]) -> Table:
-    """Runs side by side, at their best validation."""
+def runs_table(rows: list[dict[str, Any]], width: int) -> Table:
+    """Runs side by side, at their best validation.
+
+    Long names of folders are broken. Columns at the end that find no room are left out: a number that is cut off is
+    another number.
+    """
+    cells = {name: [_shown(row[name]) for row in rows] for name in rows[0]}
+    room = width - _LEAST_NAME
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in rows[0]:
-        # Long names of folders give way, all else is read in full.
-        side: Literal["left", "right"] = "left" if name in ("run", "head", "loss") else "right"
-        table.add_column(heading(name), justify=side, overflow="fold", no_wrap=name != "run")
-    for row in rows:
-        table.add_row(
-            *(
-                f"{cell:.4g}" if isinstance(cell, float) else str(cell if cell is not None else "")
-                for cell in row.values()
-            )
-        )
+    for name, column in cells.items():
+        if name != "run":
+            room -= 2 + max(map(len, (*heading(name).splitlines(), *column)))
+        if room >= 0:
+            side: Literal["left", "right"] = "left" if name in ("run", "head", "loss") else "right"
+            table.add_column(heading(name), justify=side, overflow="fold", no_wrap=name != "run")
+    for row in zip(*list(cells.values())[: len(table.columns)], strict=True):
+        table.add_row(*row)
     return table
+
+
+def _shown(cell: Any) -> str:
+    return f"{cell:.4g}" if isinstance(cell, float) else str(cell if cell is not None else "")
 
 
 def heading(name: str) -> str:
