@@ -504,3 +504,19 @@ def test_a_study_without_its_trials_is_not_taken_for_a_new_one(corpus: Path, tmp
     with pytest.raises(RunError, match=r"the trials of .* are gone: restore its study\.db"):
         TuningStudy.open(tmp_path / "it")
     assert not (tmp_path / "it" / "study.db").exists()
+
+
+def test_looking_at_a_study_writes_nothing(corpus: Path, tmp_path: Path) -> None:
+    """So that one can be looked at which lies where nobody may write."""
+    TuningStudy.begin(tmp_path / "it", tiny_plan(corpus)).run(MadeUp(distance))
+    before = (tmp_path / "it" / "study.db").read_bytes()
+    assert len(TuningStudy.open(tmp_path / "it").trials()) == 4
+    assert (tmp_path / "it" / "study.db").read_bytes() == before
+
+
+def test_a_storage_without_the_study_is_no_new_one(corpus: Path, tmp_path: Path) -> None:
+    shared = f"sqlite:///{tmp_path}/shared.db"
+    TuningStudy.begin(tmp_path / "it", tiny_plan(corpus, storage=shared))
+    optuna.delete_study(study_name="tiny", storage=shared)
+    with pytest.raises(RunError, match="its storage has no study 'tiny'"):
+        TuningStudy.open(tmp_path / "it")

@@ -24,14 +24,20 @@ _OPENING_ATTEMPTS = 5
 _PACKAGES = {"psycopg": "'psycopg[binary]'", "psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
 
 
-def optuna_study(folder: Path, plan: Plan, sampler: BaseSampler) -> optuna.Study:
-    """The study as Optuna has it, a new one if there is none."""
+def optuna_study(folder: Path, plan: Plan, sampler: BaseSampler, *, makes: bool) -> optuna.Study:
+    """The study as Optuna has it. Where it `makes` one, a new one if there is none; else nothing is written."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # what happens is told by our own displays
+    storage, pruner = _storage(folder, plan), NopPruner()  # see pruning.py
+    if not makes:
+        try:
+            return optuna.load_study(storage=storage, study_name=plan.name, sampler=sampler, pruner=pruner)
+        except KeyError as error:
+            raise RunError(f"the trials of {folder} are gone: its storage has no study {plan.name!r}") from error
     return optuna.create_study(
-        storage=_storage(folder, plan),
+        storage=storage,
         study_name=plan.name,
         sampler=sampler,
-        pruner=NopPruner(),  # see pruning.py
+        pruner=pruner,
         direction="maximize" if is_made_large(plan.score) else "minimize",
         load_if_exists=True,
     )

@@ -34,11 +34,11 @@ _EXPLORING_ROUNDS = 4  # in which trials that are trained together share what ch
 class TuningStudy:
     """A study that is open for work, or to be looked at. Make one with `begin`, open it with `open`."""
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
+    def __init__(self, folder: Path, plan: Plan, *, makes: bool) -> None:
         self.folder, self.plan = folder, plan
         self._sampler = NumberedTPE(plan.seed)
         with explained(folder):
-            self._study = optuna_study(folder, plan, self._sampler)
+            self._study = optuna_study(folder, plan, self._sampler, makes=makes)
 
     @classmethod
     def begin(cls, folder: Path, plan: Plan, evaluator: Evaluator | None = None) -> "TuningStudy":
@@ -55,7 +55,7 @@ class TuningStudy:
             evaluator.check(_first_trial(plan))
         with tidied(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            study = cls(folder, plan)
+            study = cls(folder, plan, makes=True)
             with explained(folder):
                 study._require_same_in_storage()
             plan.write(folder)  # when all is known to be well
@@ -67,7 +67,7 @@ class TuningStudy:
         plan = Plan.read(folder)
         if plan.storage is None and not (folder / DATABASE).exists():
             raise RunError(f"the trials of {folder} are gone: restore its {DATABASE}, or begin a new study")
-        return cls(folder, plan)
+        return cls(folder, plan, makes=False)
 
     def _require_same_in_storage(self) -> None:
         """Workers that have folders of their own may have been asked different things."""
