@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 import zloss
 from zloss.lab.configuration import from_table, to_table
 from zloss.lab.corpora import Corpus, MissingCorpusError
-from zloss.lab.evaluation import Evaluation, evaluate
+from zloss.lab.evaluation import Evaluation, evaluate, is_made_large
 from zloss.lab.networks import NetworkConfig, NgramNetwork
 from zloss.lab.ngrams import NgramBatches
 from zloss.lab.runs import Checkpoint, Run, RunError
@@ -112,7 +112,7 @@ class TrainingConfig:
     def cost(self, result: Evaluation) -> float:
         """The score that decides, as something to be made small."""
         score = result.score(self.score)
-        return -score if self.score == "mrr" else score
+        return -score if is_made_large(self.score) else score
 
 
 @dataclass(frozen=True, kw_only=True)

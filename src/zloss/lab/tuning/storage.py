@@ -13,9 +13,9 @@ from optuna.storages import RDBStorage
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from zloss.lab.evaluation import is_made_large
 from zloss.lab.runs import RunError
 from zloss.lab.tuning.plan import Plan
-from zloss.lab.tuning.trials import is_made_large
 
 DATABASE = "study.db"
 _LOCK_TIMEOUT_S = 60  # for SQLite, which several workers write to

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from optuna.trial import FrozenTrial, TrialState
 
-from zloss.lab.evaluation import Evaluation, finite
+from zloss.lab.evaluation import Evaluation, finite, is_made_large
 from zloss.lab.tuning.space import Space
 
 # Attributes of a trial in its storage.
@@ -62,11 +62,6 @@ class Trial:
     def is_judged(self) -> bool:
         """Whether it has the scores that its hyper-parameters deserve, as far as anybody wanted to know."""
         return self.state in ("complete", "pruned")
-
-
-def is_made_large(score: str) -> bool:
-    """Whether more of it is better."""
-    return score == "mrr"
 
 
 def cost(scores: Scores, score: str) -> float:
