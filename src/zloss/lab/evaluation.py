@@ -34,12 +34,6 @@ from zloss.lab.ngrams import Batch, NgramBatches
 TOP_K = (1, 5, 10, 20, 50, 100)
 SCORES = (*(f"top_{k}_error" for k in TOP_K), "mrr", "mean_rank", "perplexity")
 
-
-def is_made_large(score: str) -> bool:
-    """Whether more of it is better."""
-    return score == "mrr"
-
-
 # Multiplications and additions that an evaluation on a CPU may take when nobody says how many: about half a minute.
 _CPU_OPERATIONS = 2e12
 _LEAST_SAMPLE = 1000
@@ -112,6 +106,11 @@ class Evaluation:
         tally = _Tally(ks)
         tally.update(ranks, log_prob)
         return tally.result(population)
+
+
+def is_made_large(score: str) -> bool:
+    """Whether more of it is better."""
+    return score == "mrr"
 
 
 def finite(record: Mapping[str, float]) -> dict[str, float | None]:
