@@ -87,3 +87,14 @@ def test_a_folder_that_cannot_be_written_to_is_found_out_first(tmp_path: Path) -
         require_writable(tmp_path / "file" / "paper")
     require_writable(tmp_path / "new" / "paper")
     assert not (tmp_path / "new").exists(), "nothing is left"
+
+
+def test_a_preset_that_has_changed_makes_other_records(tmp_path: Path) -> None:
+    """Early records, which do not say what was not set, are taken for the same."""
+    ledger, settings = Ledger(tmp_path, "figure2"), {"training.lr": 0.1}
+    ledger.add([record(0), record(1, digest="old")])
+    assert ledger.find(CHOICE, settings, 0, digest="new") == record(0)
+    assert ledger.find(CHOICE, settings, 1, digest="old") is not None
+    assert ledger.find(CHOICE, settings, 1, digest="new") is None
+    assert ledger.add([record(2, digest="new")]) == 1
+    assert [line.seed for line in ledger.results()] == [0, 2]

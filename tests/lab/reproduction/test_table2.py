@@ -318,3 +318,13 @@ def test_rates_that_were_not_tried_are_not_told(
     assert zloss(*asked, "--seeds", 2, "--rates", f"0.05,{line['settings']['training.lr']}") == 0
     assert "no others are tried" in capsys.readouterr().out
     assert [line["rates_tried"] for line in read_records(tmp_path / "paper" / "table2.jsonl")] == [[0.1, 0.2]] * 2
+
+
+def test_a_digest_is_of_all_that_decides(corpus: Path) -> None:
+    def digest(changes: dict[str, Any], seed: int = 0) -> str:
+        chosen = chosen_model("Z-loss net1", Corpus.open(corpus), Budget(60.0), changes)
+        return dataclasses.replace(chosen, experiment=chosen.seeded(seed)).digest
+
+    same = digest({})
+    assert digest({}, seed=7) == digest({"training.log_every": 7}) == digest({"device": "cpu"}) == same
+    assert len({digest({"network.context": 3}), digest({"training.patience": 3}), same}) == 3

@@ -3,6 +3,7 @@
 A file has one JSON object a line, one for each training. All of them have
 
     "seed": 0,  "settings": {"training.lr": 0.1, ...}            every setting that was tuned or set, by dotted key
+    "digest": "0a1b..."                                          of those that were not set too; early ones have none
     "device": ..., "versions": {...}, "commit": ...              `zloss.lab.records.provenance`
 
 and scores by split, `{"top_1_error": 0.79, ..., "top_100_error": 0.27, "mrr": 0.3}`, errors as shares of 1. What else

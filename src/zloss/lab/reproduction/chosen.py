@@ -1,6 +1,8 @@
 """Settings that were chosen for a training: the experiment that they make, and what of it was tuned or set."""
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,8 @@ from zloss.lab.training import Experiment
 
 # Neither is a setting of a choice: one is where it was trained, the other is what seeds of a choice differ in.
 _NO_SETTINGS = ("device", "training.seed")
+# What a training comes to does not depend on these either.
+_LOOKS = ("training.log_every", "training.checkpoint_every", "training.keep", "training.graph")
 # By its name, not by the folder that it lies in: the same settings on another text are another choice.
 CORPUS = "corpus"
 
@@ -30,6 +34,14 @@ class Chosen:
         chosen = set(keys).difference([*_NO_SETTINGS, CORPUS])
         settings = {key: value for key, value in dotted(to_table(experiment)) if key in chosen}
         return cls(experiment, {CORPUS: read_manifest(Path(experiment.corpus))["name"], **settings})
+
+    @property
+    def digest(self) -> str:
+        """Of all that decides what the training comes to but the seed: presets too, and the words of the text."""
+        manifest = read_manifest(Path(self.experiment.corpus))
+        table = {key: value for key, value in dotted(to_table(self.experiment)) if key not in (*_NO_SETTINGS, *_LOOKS)}
+        table |= {CORPUS: [manifest["name"], manifest["vocabulary"]["sha256"]]}
+        return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:12]
 
     def changed(self, settings: Mapping[str, Any]) -> "Chosen":
         """With other values at dotted keys."""

@@ -13,7 +13,7 @@ from zloss.lab.evaluation import Evaluation, finite
 from zloss.lab.paper.records import Choice
 from zloss.lab.records import Record, provenance
 from zloss.lab.reproduction.chosen import Chosen
-from zloss.lab.reproduction.ledger import Ledger
+from zloss.lab.reproduction.ledger import DIGEST, Ledger
 from zloss.lab.reproduction.stacks import Trained, in_stacks, train_stack
 from zloss.lab.runs import RunError
 from zloss.lab.training import Experiment, Watcher, device_of
@@ -36,7 +36,7 @@ class Wanted:
 
     def found_in(self, ledger: Ledger) -> Record | None:
         """The record, where it is there."""
-        return ledger.find(self.choice, self.chosen.settings, self.seed)
+        return ledger.find(self.choice, self.chosen.settings, self.seed, digest=self.chosen.digest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class Collector:
             if network.diverged:
                 faults.append(f"{ledger.name}, {', '.join(map(str, one.choice))}, seed {one.seed}: it diverged")
             else:
-                told = {"seed": one.seed, "settings": dict(one.chosen.settings)}
+                told = {"seed": one.seed, "settings": dict(one.chosen.settings), DIGEST: one.chosen.digest}
                 records.append(one.record(network) | told | origin)
         if records and (dropped := ledger.add(records)):
             self.tell(f"{ledger.name}: {dropped} records with other settings have given way")

@@ -25,7 +25,7 @@ from zloss.lab.paper.records import CONSTANT
 from zloss.lab.records import Record, provenance
 from zloss.lab.reproduction.chosen import Chosen
 from zloss.lab.reproduction.collecting import Collector, check_splits, scores_of
-from zloss.lab.reproduction.ledger import Ledger
+from zloss.lab.reproduction.ledger import DIGEST, Ledger
 from zloss.lab.reproduction.models import RATES, Budget, chosen_model, preset_of, with_rate
 from zloss.lab.runs import Run, RunError
 from zloss.lab.training import DivergedError, Experiment, batches_of, device_of, fit
@@ -98,12 +98,15 @@ class LargeText:
         try:
             rated = self._rated(model)
             for seed in range(self.collector.seeds):
-                if not self._is_there(self.ledger.find(self._choice(model), rated.chosen.settings, seed)):
+                if not self._is_there(self._record(model, rated.chosen, seed)):
                     run = self._collect_seed(model, rated, seed)
                     self._forget([run, *rated.runs])
         except (DivergedError, torch.OutOfMemoryError) as error:
             return [f"table2, {self.corpus.name}, {model}: {str(error).splitlines()[0]}"]
         return []
+
+    def _record(self, model: str, chosen: Chosen, seed: int) -> Record | None:
+        return self.ledger.find(self._choice(model), chosen.settings, seed, digest=chosen.digest)
 
     def _is_there(self, record: Record | None) -> bool:
         """Whether that is a record, and of as many test examples as are asked for."""
@@ -173,6 +176,7 @@ class LargeText:
             "rates_tried": list(rated.tried),
             "seed": seed,
             "settings": dict(chosen.settings),
+            DIGEST: chosen.digest,
         }
         told |= {split: scores_of(evaluation) for split, evaluation in scores.items()}
         if dropped := self.ledger.add([self._described(model) | told | provenance(trained.device)]):
@@ -183,7 +187,7 @@ class LargeText:
         """Words by their frequency, tested on the examples of the others."""
         experiment = self._chosen(CONSTANT).experiment
         settings = {"network.context": experiment.network.context, "training.mode": experiment.training.mode}
-        if self.ledger.find((self.corpus.name, CONSTANT, None), settings, 0):
+        if self._is_there(self.ledger.find((self.corpus.name, CONSTANT, None), settings, 0)):
             return
         self._tell(CONSTANT, "words by their frequency")
         device, scores = device_of(experiment.device), {}

@@ -13,20 +13,23 @@ from zloss.lab.durable import locked
 from zloss.lab.paper.records import PARSERS, Choice, Result, write_results
 from zloss.lab.records import Record, read_records
 
+DIGEST = "digest"  # of a choice, in its records
+Entry = tuple[Record, Result]  # as it is written, and what it says
+
 
 class Ledger:
     """The records of "figure2", "table2" and so on. Read anew when the file has changed: others may write to it too."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, name
-        self._read: tuple[tuple[int, int, int], list[tuple[Record, Result]]] | None = None  # with the stamp of the file
+        self._read: tuple[tuple[int, int, int], list[Entry]] | None = None  # with the stamp of the file
 
     @property
     def path(self) -> Path:
         """The file, which may not be there yet."""
         return self.folder / f"{self.name}.jsonl"
 
-    def entries(self) -> list[tuple[Record, Result]]:
+    def entries(self) -> list[Entry]:
         """Every record, and what it says."""
         if not self.path.exists():
             return []
@@ -43,10 +46,17 @@ class Ledger:
         """What the records say."""
         return [result for _, result in self.entries()]
 
-    def find(self, choice: Choice, settings: Mapping[str, Any], seed: int) -> Record | None:
-        """The record of a seed of a choice that was made with these settings."""
+    def find(
+        self, choice: Choice, settings: Mapping[str, Any], seed: int, *, digest: str | None = None
+    ) -> Record | None:
+        """The record of a seed of a choice that was made with these settings.
+
+        With a digest, also with the same values of what was not set, presets for instance. Early records have none.
+        """
         for record, result in self.entries():
-            if (result.choice, result.settings, result.seed) == (choice, settings, seed):
+            is_wanted = (result.choice, result.settings, result.seed) == (choice, settings, seed)
+            digests = {digest, record.get(DIGEST)} - {None}
+            if is_wanted and len(digests) <= 1:
                 return record
         return None
 
@@ -56,9 +66,10 @@ class Ledger:
         with self._alone():
             entries = self.entries()
             for record in records:
-                new = PARSERS[self.name](record)
-                dropped += sum(old.choice == new.choice and old.settings != new.settings for _, old in entries)
-                entries = [(other, old) for other, old in entries if not _gives_way(old, new)] + [(record, new)]
+                new = record, PARSERS[self.name](record)
+                going = [old for old in entries if _gives_way(old, new)]
+                dropped += sum(_differ(old, new) for old in going)
+                entries = [old for old in entries if not _gives_way(old, new)] + [new]
             self._write(entries)
         return dropped
 
@@ -78,9 +89,17 @@ class Ledger:
         with locked(self.folder):
             yield
 
-    def _write(self, entries: Iterable[tuple[Record, Result]]) -> None:
+    def _write(self, entries: Iterable[Entry]) -> None:
         write_results(self.folder, self.name, [record for record, _ in entries])
 
 
-def _gives_way(old: Result, new: Result) -> bool:
-    return old.choice == new.choice and (old.seed == new.seed or old.settings != new.settings)
+def _gives_way(old: Entry, new: Entry) -> bool:
+    """To the same seed, made again, or to a choice that has come to other settings."""
+    is_same_choice = old[1].choice == new[1].choice
+    return is_same_choice and (old[1].seed == new[1].seed or _differ(old, new))
+
+
+def _differ(one: Entry, other: Entry) -> bool:
+    """Whether two trainings of a choice are so different that their mean would mean nothing."""
+    digests = {record.get(DIGEST) for record, _ in (one, other)} - {None}
+    return one[1].settings != other[1].settings or len(digests) > 1
