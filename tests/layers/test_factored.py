@@ -291,6 +291,19 @@ def test_all_of_it_may_be_overwritten_together(device: torch.device) -> None:
     assert torch.equal(layer(h, target).scatter, other(h, target).scatter)
 
 
+def test_an_average_of_factors_is_refused(device: torch.device) -> None:
+    """Which torch makes of V, while it copies U and the rest."""
+    layer = make_layer(device)
+    average = torch.optim.swa_utils.AveragedModel(layer, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.5))
+    for _ in range(3):
+        train(layer)
+        average.update_parameters(layer)
+    averaged = average.module
+    assert isinstance(averaged, zloss.FactoredLinear)
+    with pytest.raises(ValueError, match="as when weights are averaged"):
+        averaged.weight()
+
+
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
 def test_a_copy_knows_its_own_writes(copied: Callable[..., zloss.FactoredLinear], device: torch.device) -> None:
     layer = make_layer(device)

@@ -29,6 +29,8 @@ _MAX_SCALE = 1e6
 _LEAP = 100.0
 _FORGOTTEN_STEP = 100  # backward passes without a step before we suspect that there is no optimizer
 _MARK = 1e-20  # told from zero, and lost in any norm of gradients that it gets into
+# Of the mean row, relative to the size of W: far above rounding, far below what an average of factors comes to.
+_FIT = 1e-4
 _HASTY_STEPS, _HASTY_REFACTORS = 10, 5  # so many refactors, each so soon after the last: the learning rate is too large
 
 
@@ -158,7 +160,7 @@ class FactoredWeight(nn.Module):
         if seen is None or now == seen:
             return
         changed = [new != old for new, old in zip(now, seen, strict=True)]
-        if all(changed):  # somebody has loaded all of it
+        if all(changed) and self._is_one_matrix():  # somebody has loaded all of it
             self._refresh_copies()
             self._forget_history()
             self._note_versions()
@@ -180,6 +182,12 @@ class FactoredWeight(nn.Module):
     def _is_plain(self) -> bool:
         """Whether V is W."""
         return not self.omega.any() and torch.equal(self.U, torch.eye(len(self.U)).to(self.U))
+
+    def _is_one_matrix(self) -> bool:
+        """Whether V and the factors fit each other, by the mean row of W: that is no proof, and one look at V."""
+        mean = self.V.mean(0, dtype=self.U.dtype) @ self.U + self.omega
+        size = ((self.gram.trace() / len(self.V) + self.wbar.square().sum()) / len(self.U)).sqrt()
+        return bool((mean - self.wbar).abs().max() <= _FIT * size)
 
     # ---- the gradient ------------------------------------------------------------------------------------------------
 
