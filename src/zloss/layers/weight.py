@@ -150,6 +150,8 @@ class FactoredWeight(nn.Module):
         self._forget_history()
         self._note_versions()
 
+    # ---- writes of others --------------------------------------------------------------------------------------------
+
     @torch.no_grad()
     def settle_foreign_writes(self) -> None:
         """Take rows as W that others have written to V while it alone made up W; refuse what leaves no matrix.
