@@ -221,6 +221,18 @@ def test_what_is_shown_of_runs_fits_a_screen(
     assert "runs/two hierarchical softmax 40" in table
 
 
+def test_a_run_that_has_nothing_to_plot_is_left_out(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(run, run.parent / "new")
+    (run.parent / "new" / "metrics.jsonl").write_text("")
+    capsys.readouterr()
+    assert zloss("plot", run.parent, "--to", tmp_path / "curves.png") == 0
+    wrote, left_out = capsys.readouterr().out.splitlines()
+    assert (wrote.split()[0], left_out) == ("wrote", f"left out, without top_10_error so far: {run.parent / 'new'}")
+    assert (tmp_path / "curves.png").exists()
+
+
 @pytest.mark.parametrize(("columns", "shown"), [(40, 1), (60, 3), (80, 4)])
 def test_a_narrow_screen_shows_fewer_numbers_and_cuts_none(
     columns: int, shown: int, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -284,8 +284,10 @@ def plot(
     ] = "top_10_error",
 ) -> None:
     """Validation curves of runs."""
-    plot_runs(find_runs(folders), output, metric)
-    console.print(f"wrote {output}")
+    left_out = plot_runs(find_runs(folders), output, metric)
+    console.print(f"wrote {output}", soft_wrap=True)
+    for run in left_out:
+        console.print(f"left out, without {metric} so far: {run.folder}", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()

@@ -10,20 +10,20 @@ from zloss.lab.evaluation import SCORES
 from zloss.lab.runs import Run, RunError
 
 
-def plot_runs(runs: Sequence[Run], output: Path, metric: str) -> None:
-    """Validation curves of all runs in one PNG: a metric against the epoch."""
+def plot_runs(runs: Sequence[Run], output: Path, metric: str) -> list[Run]:
+    """Validation curves of runs in one PNG: a metric against the epoch. Returns the runs that do not have it."""
     # Here, because it takes a second, and most commands draw nothing.
     from matplotlib.figure import Figure
 
+    curves = {run.folder: _curve(run, metric) for run in runs}
+    if not any(curves.values()):
+        scores = _scores(runs[0].metrics())
+        raise RunError(f"{runs[0].folder} has no {metric}; {f'it has {scores}' if scores else 'no validation yet'}")
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.add_subplot()
-    for run in runs:
-        records = run.metrics()
-        points = [(record["epoch"], record[metric]) for record in records if metric in record]
-        if not points:
-            scores = _scores(records)
-            raise RunError(f"{run.folder} has no {metric}; {f'it has {scores}' if scores else 'no validation yet'}")
-        head = run.config["network"]["head"]
+    drawn = [run for run in runs if curves[run.folder]]
+    for run in drawn:
+        points, head = curves[run.folder], run.config["network"]["head"]
         axes.plot(*zip(*points, strict=True), marker="o", label=f"{run.folder.name} ({head['head']}, {head['loss']})")
     axes.set_xlabel("epoch")
     axes.set_ylabel(metric.replace("_", " "))
@@ -32,6 +32,11 @@ def plot_runs(runs: Sequence[Run], output: Path, metric: str) -> None:
     picture = io.BytesIO()
     figure.savefig(picture, dpi=150, format="png")
     write_file(output, picture.getvalue())
+    return [run for run in runs if run not in drawn]
+
+
+def _curve(run: Run, metric: str) -> list[tuple[float, float]]:
+    return [(record["epoch"], record[metric]) for record in run.metrics() if metric in record]
 
 
 def _scores(records: Iterable[dict[str, Any]]) -> str:
