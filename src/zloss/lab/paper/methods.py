@@ -25,6 +25,8 @@ def statements(evidence: Evidence) -> list[str]:
         "trains until it has converged, they are lowered by a factor whenever validation has not improved, until that "
         "brings nothing several times in a row (the settings below say which factor, and how often). Tested are the "
         f"weights of the best validation, by the score in question. {', '.join(map(_shape, ('net1', 'net2')))}.",
+        "Models on large texts are tested on the same examples, a sample where there are many. Their heads compute in "
+        "float32 unless the settings name another precision, and none is compiled.",
         "Scores: the rank of a word is 1 + the number of words that score strictly higher, among all words. The "
         "top-k error is the share of words whose rank is above k.",
         f"Search: {_search(evidence)} Settings are chosen by validation scores alone; test scores are reported for "
