@@ -62,7 +62,7 @@ class FactoredSGD(PlainSGD):
         weight_decay: float = 0.0,
     ) -> None:
         self._layers: dict[Tensor, FactoredLinear] = {}
-        groups: list[Any] = list(layers) if isinstance(layers, Iterable) else [layers]
+        groups: list[Any] = _listed(layers)
         if not groups:
             raise ValueError("FactoredSGD got no layers")
         if not isinstance(groups[0], dict):
@@ -75,8 +75,7 @@ class FactoredSGD(PlainSGD):
             got = ", ".join(param_group) if isinstance(param_group, dict) else type(param_group).__name__
             raise ValueError(f'a group of FactoredSGD is {{"layers": [...]}} with options, got {got}')
         group = dict(param_group)
-        layers = group.pop("layers")
-        layers = [layers] if isinstance(layers, FactoredLinear) else list(layers)
+        layers = _listed(group.pop("layers"))
         for layer in layers:
             if not isinstance(layer, FactoredLinear):
                 raise ValueError(
@@ -98,6 +97,10 @@ class FactoredSGD(PlainSGD):
     def __getstate__(self) -> dict[str, Any]:
         # Torch names what a copy of an optimizer has; without its layers this one could not step.
         return super().__getstate__() | {"_layers": self._layers}
+
+
+def _listed(layers: Any) -> list[Any]:
+    return list(layers) if isinstance(layers, Iterable) else [layers]
 
 
 class RowSGD(PlainSGD):

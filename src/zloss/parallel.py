@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def gather_batch(
@@ -32,9 +32,25 @@ def gather_batch(
         target: its targets.
         group: the process group; the default one where none is given.
     """
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size(group) == 1:
+    if not _has_others(group):
         return h, target
     return _GatheredRows.apply(h, group), _gathered(target, group)  # type: ignore[no-untyped-call]
+
+
+def refuse_data_parallel() -> None:
+    """Refuse to be inside of `DistributedDataParallel`: for a layer whose gradient is none that it could average, and
+    whose factors it would overwrite with those of rank 0.
+    """
+    if _has_others(None) and getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None) is not None:
+        raise ValueError(
+            "FactoredLinear cannot train inside DistributedDataParallel, which knows nothing of its gradient: wrap the "
+            "layers below alone, and give this one the gathered batch of all processes (README, several GPUs)"
+        )
+
+
+def _has_others(group: Any) -> bool:
+    """Whether this is one of several processes."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1
 
 
 class _GatheredRows(torch.autograd.Function):

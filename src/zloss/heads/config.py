@@ -170,6 +170,10 @@ HEADS: dict[str, HeadKind] = {
 }
 
 
+_OPTIONS = [*(kind.options for kind in HEADS.values()), *(kind.options for kind in LOSSES.values())]
+assert _TYPES.keys() == {name for options in _OPTIONS for name in options}
+
+
 @dataclass(frozen=True, kw_only=True)
 class HeadConfig:
     """A head and a loss by name, with their options.

@@ -90,7 +90,7 @@ def runs_table(rows: list[dict[str, Any]], width: int) -> Table:
     for name, column in cells.items():
         if name != "run":
             room -= 2 + max(map(len, (*heading(name).splitlines(), *column)))
-        if room >= 0:
+        if name == "run" or room >= 0:
             side: Literal["left", "right"] = "left" if name in ("run", "head", "loss") else "right"
             table.add_column(heading(name), justify=side, overflow="fold", no_wrap=name != "run")
     for row in zip(*list(cells.values())[: len(table.columns)], strict=True):

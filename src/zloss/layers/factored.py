@@ -12,6 +12,7 @@ from zloss.layers.prediction import Predicting
 from zloss.layers.ranking import LinearScores
 from zloss.layers.statistics import FactoredStatistics, KernelStatistics, Tape, with_bias_column
 from zloss.layers.weight import FactoredWeight, Implementation
+from zloss.parallel import refuse_data_parallel
 from zloss.stats import SphericalStats
 from zloss.targets import IGNORE_INDEX, checked_targets, parse_targets, target_columns
 
@@ -100,7 +101,7 @@ class FactoredLinear(Predicting, FactoredWeight):
         """Statistics of the activations `h @ W.T`, differentiable in `h` and, through the record, in W."""
         check_hidden(h, self.in_features, self.V)
         check_same_device(h, target)
-        _refuse_data_parallel()
+        refuse_data_parallel()
         self.settle_foreign_writes()
         tape = Tape(self)
         anchor = self._anchor(tape) if torch.is_grad_enabled() and self.V.requires_grad else None
@@ -184,15 +185,3 @@ class FactoredLinear(Predicting, FactoredWeight):
         hs = with_bias_column(h.to(self.U.dtype), len(self.U))
         queries, row_shift = (hs @ self.U.T).to(self.V.dtype), (hs @ self.omega).to(self.V.dtype)
         return LinearScores(queries, self.V.detach(), row_shift=row_shift)
-
-
-def _refuse_data_parallel() -> None:
-    """`DistributedDataParallel` would average no gradient of W, and overwrite the factors with those of rank 0."""
-    distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
-        return
-    if getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None) is not None:
-        raise ValueError(
-            "FactoredLinear cannot train inside DistributedDataParallel, which knows nothing of its gradient: wrap the "
-            "layers below alone, and give this one the gathered batch of all processes (README, several GPUs)"
-        )

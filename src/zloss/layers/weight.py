@@ -91,7 +91,6 @@ class FactoredWeight(nn.Module):
         self._backward_passes = 0  # since the last step
         self._mark: Tensor | None = None
         self._mark_version = 0
-        self._seen_versions: tuple[int, ...] | None = None
         self._captured_records: list[RecordedGradient] = []
         self.version = 0  # counts changes of the weights, so that a stale backward pass is noticed
         self._reports = DeviceReports()
@@ -103,6 +102,7 @@ class FactoredWeight(nn.Module):
         for name, shape in {"U": square, "U_inv": square, "omega": row, "wbar": row, "gram": square}.items():
             self.register_buffer(name, torch.empty(shape, device=self.V.device, dtype=self._state_dtype()))
         self._forget_history()
+        self._note_versions()
 
     # ---- the matrix --------------------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class FactoredWeight(nn.Module):
         An initialiser that goes through the parameters of a model means W, and knows nothing of what is known about it.
         """
         now, seen = self._versions(), self._seen_versions
-        if seen is None or now == seen:
+        if now == seen:
             return
         changed = [new != old for new, old in zip(now, seen, strict=True)]
         if all(changed) and self._is_one_matrix():  # somebody has loaded all of it
@@ -274,7 +274,7 @@ class FactoredWeight(nn.Module):
         if grad is None:
             self._warn_if_zeroed_too_soon()
             return
-        if self._seen_versions not in (None, self._versions()):
+        if self._versions() != self._seen_versions:
             raise ValueError("V or its factors were written to between the forward pass and the step: step first")
         with exact_products(self.V.device.type):
             if self.uses_kernels:
@@ -490,8 +490,8 @@ class FactoredWeight(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has no gradient, as with torch's parameters, and no part in what this layer has under way on a device.
-        gone = dict.fromkeys(("_fused", "_mark", "_seen_versions"))
-        return self.__dict__ | gone | {"_records": [], "_captured_records": [], "_reports": DeviceReports()}
+        nothing: dict[str, Any] = {"_records": [], "_captured_records": [], "_fused": None, "_mark": None}
+        return self.__dict__ | nothing | {"_reports": DeviceReports()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]

@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,13 @@ class Chosen:
         settings = {key: value for key, value in dotted(to_table(experiment)) if key in chosen}
         return cls(experiment, {CORPUS: read_manifest(Path(experiment.corpus))["name"], **settings})
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Of all that decides what the training comes to but the seed: presets too, and the words of the text."""
         manifest = read_manifest(Path(self.experiment.corpus))
         table = {key: value for key, value in dotted(to_table(self.experiment)) if key not in (*_NO_SETTINGS, *_LOOKS)}
         table |= {CORPUS: [manifest["name"], manifest["vocabulary"]["sha256"]]}
-        return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:12]
+        return digest_of(table)
 
     def changed(self, settings: Mapping[str, Any]) -> "Chosen":
         """With other values at dotted keys."""
@@ -52,3 +53,8 @@ class Chosen:
         """The experiment of a seed."""
         training = dataclasses.replace(self.experiment.training, seed=seed)
         return dataclasses.replace(self.experiment, training=training)
+
+
+def digest_of(table: Mapping[str, Any]) -> str:
+    """A short name for what is in a table, in whatever order."""
+    return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:12]

@@ -5,12 +5,11 @@ each for a short while, and the one that validates best is taken.
 """
 
 import gc
-import hashlib
-import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from zloss.lab.evaluation import constant_classifier
 from zloss.lab.models import TrainedModel
 from zloss.lab.paper.records import CONSTANT
 from zloss.lab.records import Record, provenance
-from zloss.lab.reproduction.chosen import Chosen
+from zloss.lab.reproduction.chosen import Chosen, digest_of
 from zloss.lab.reproduction.collecting import Collector, check_splits, scores_of
 from zloss.lab.reproduction.ledger import DIGEST, Ledger
 from zloss.lab.reproduction.models import RATES, Budget, chosen_model, preset_of, with_rate
@@ -83,7 +82,7 @@ class LargeText:
                     f"{self.corpus.folder} has {len(self.corpus.vocabulary):,}: choose another folder for --records"
                 )
 
-    @property
+    @cached_property
     def ledger(self) -> Ledger:
         """The file of the table."""
         return self.collector.ledger("table2")
@@ -207,9 +206,8 @@ class LargeText:
         return fit(experiment, folder, resume=is_begun, watch=self.collector.watch)
 
     def _place(self, model: str, experiment: Experiment) -> Path:
-        table = json.dumps(to_table(experiment), sort_keys=True)
-        digest = hashlib.sha256(table.encode()).hexdigest()[:12]
-        return self.runs / "-".join([self.corpus.name, *model.split(), self.budget.name, digest])
+        words = (self.corpus.name, *model.split(), self.budget.name, digest_of(to_table(experiment)))
+        return self.runs / "-".join(words)
 
     def _tell(self, model: str, what: str) -> None:
         self.collector.tell(f"table2, {self.corpus.name}: {model}, {what}")
