@@ -11,6 +11,8 @@ from tests.lab.paper import made_up
 from zloss.lab.paper.claims import CLAIMS, Judged, counts, judged
 from zloss.lab.paper.duels import duel
 from zloss.lab.paper.evidence import Evidence
+from zloss.lab.paper.final_scores import final_tables
+from zloss.lab.paper.methods import statements
 from zloss.lab.paper.topics import TOPICS
 from zloss.lab.paper.verdicts import RULES, Verdict, combined, ratio_finding, verdict_of_slightly_worse
 
@@ -296,3 +298,37 @@ def test_one_seed_ahead_is_not_better(tmp_path: Path, seeds: int, expected: Verd
         if line["model"] == "Z-loss net2":
             line["test"] = line["test"] | {"top_20_error": 0.3}
     assert verdict(with_records(tmp_path, "table2", lines), "behind at top-20") is expected
+
+
+def on_a_shared_device(line: dict[str, Any]) -> dict[str, Any]:
+    """As slow as other work made it."""
+    return line | {"alone": False, "train_s": 1e6}
+
+
+def test_who_shared_the_device_has_the_pace_of_who_did_not(tmp_path: Path) -> None:
+    """Of the longest training alone: the one until convergence, not the one of 120 s."""
+    lines = [
+        on_a_shared_device(line) if (line["seed"], line["budget"]) == (1, "converged") else line
+        for line in made_up.models()
+    ]
+    before, after = (with_records(tmp_path, "table2", each) for each in (made_up.models(), lines))
+    for model in ("H-softmax net1", "Z-loss net2"):
+        times = [[one.train_s for one in evidence.models("fil8", model, "converged")] for evidence in (before, after)]
+        assert times[0] == pytest.approx(times[1], rel=1e-12)
+    tables = [dict(final_tables(evidence)) for evidence in (before, after)]
+    title = "fil8, 213,271 classes, trained until converged"
+    shown, about = (next(row for row in table[title].rows if row[0] == "H-softmax net1") for table in tables)
+    assert about == [f"about {cell}" if cell == "6.67 min" else cell for cell in shown]
+    assert "shared the device" not in " ".join(statements(before))
+    assert f"{sum(not line.get('alone', True) for line in lines)} trainings until convergence" in " ".join(
+        statements(after)
+    )
+
+
+def test_without_a_pace_there_is_no_time(tmp_path: Path) -> None:
+    lines = [on_a_shared_device(line) for line in made_up.models() if line["budget"] == "converged"]
+    evidence = with_records(tmp_path, "table2", lines)
+    assert finding(evidence, "converges more than 4 times faster").finding.verdict is Verdict.NOT_RUN
+    assert verdict(evidence, "ends slightly better") is not Verdict.NOT_RUN
+    rows = dict(final_tables(evidence))["fil8, 213,271 classes, trained until converged"].rows
+    assert [row[6] for row in rows] == [""] * len(rows)

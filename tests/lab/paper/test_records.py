@@ -66,6 +66,7 @@ def test_what_else_is_in_a_line_is_left_alone(tmp_path: Path) -> None:
         ("table2", {"budget": "large"}, '"budget" must be one of fixed, converged'),
         ("table2", {"budget": "fixed", "budget_s": None}, '"budget_s" must be a finite number'),
         ("table2", {"train_s": None}, '"train_s" must be a finite number'),
+        ("table2", {"alone": "no"}, '"alone" must be true or false'),
     ],
 )
 def test_a_mistake_names_file_and_line(tmp_path: Path, name: str, change: Line, complaint: str) -> None:

@@ -44,7 +44,7 @@ def test_one_that_diverges_after_a_validation_has_no_record(
 
     monkeypatch.setattr(collecting, "train_stack", noted)
     asked = [wanted(trial(corpus, **DIVERGES_LATER), "squared_error"), wanted(trial(corpus), "z_loss")]
-    faults = Collector(folder=tmp_path, seeds=1).collect("figure2", asked)
+    faults = Collector(folder=tmp_path, seeds=range(1)).collect("figure2", asked)
     assert faults == ["figure2, squared_error, mrr, seed 0: it diverged"]
     assert [record["loss"] for record in read_records(tmp_path / "figure2.jsonl")] == ["z_loss"]
     assert min(curves) > 0, "not a test"

@@ -167,6 +167,22 @@ def test_until_it_converges(table2: list[object], tmp_path: Path) -> None:
     assert one.test == pytest.approx({name: scores.score(name) for name in one.test}, rel=1e-5)  # six digits are kept
 
 
+def test_seeds_may_be_shared_out(
+    table2: list[object], tmp_path: Path, fitted: list[Experiment], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Among commands that run at once, on one device too: then their times do not count."""
+    settings = flags("training.validate_every=20", "training.stop_after=1", "training.lr_factor=0.1")
+    asked = [*table2, "--models", "Z-loss net1", "--seeds", 1, *settings]
+    assert zloss(*asked, "--converged", "--first-seed", 1, "--shared-device") == 0
+    assert zloss(*asked, "--converged") == 0
+    assert [experiment.training.seed for experiment in fitted] == [1, 0]
+    found = {one.seed: one.alone for one in results(tmp_path)["Z-loss net1"]}
+    assert found == {0: True, 1: False}
+    capsys.readouterr()
+    assert zloss(*asked, "--budget", 0.1, "--shared-device") == 1
+    assert "depends on all that the device does" in capsys.readouterr().err
+
+
 def test_an_interrupted_training_goes_on(
     table2: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

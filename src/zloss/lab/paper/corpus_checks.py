@@ -1,6 +1,7 @@
 """Claims about large texts, table 2: scores and training times of whole models, on every text that was trained on."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from statistics import fmean
 
@@ -35,7 +36,8 @@ def on_every_text(budget: str, needed: Sequence[str], judge: Callable[[Models], 
         for corpus in evidence.corpora(budget):
             models = {model: evidence.models(corpus, model, budget) for model in needed}
             if all(models.values()):
-                findings[corpus] = judge(models)
+                with suppress(NotRunError):
+                    findings[corpus] = judge(models)
         if not findings:
             raise NotRunError(models_command(budget))
         text = ". ".join(f"{corpus}: {finding.ours}" for corpus, finding in findings.items())
@@ -94,4 +96,7 @@ def duel_of_models(first: Sequence[ScoredModel], second: Sequence[ScoredModel], 
 
 
 def _train_s(models: Sequence[ScoredModel]) -> float:
-    return fmean(model.train_s or 0.0 for model in models)
+    times = [model.train_s for model in models if model.train_s is not None]
+    if len(times) < len(models):  # none was alone on its device
+        raise NotRunError(models_command("converged"))
+    return fmean(times)

@@ -126,12 +126,28 @@ class Evidence:
         return _present(list(found), models_command(budget))
 
     def models(self, corpus: str, model: str, budget: str) -> list[ScoredModel]:
-        """Table 2: the trainings of a model; those of the constant one, whatever the budget."""
+        """Table 2: the trainings of a model; those of the constant one, whatever the budget.
+
+        One that was not alone on its device has the time of its epochs at the pace of those that were; None without.
+        """
         return [
-            result
+            result if result.alone else replace(result, train_s=self._time_alone(result))
             for result in self.records.table2
             if (result.corpus, result.model) == (corpus, model) and result.budget in (budget, None)
         ]
+
+    def _time_alone(self, training: ScoredModel) -> float | None:
+        """At the pace of the longest training of this model on this text, whatever its budget."""
+        model = training.corpus, training.model
+        timed = [
+            (one.train_s, one.epochs)
+            for one in self.records.table2
+            if (one.corpus, one.model) == model and one.alone and one.train_s and one.epochs
+        ]
+        if not timed or training.epochs is None:
+            return None
+        train_s, epochs = max(timed)
+        return training.epochs * train_s / epochs
 
     def ratio(self, part: Part, loss: str, device: Device) -> float:
         """Table 1: the time of a loss in times of the Z-loss."""

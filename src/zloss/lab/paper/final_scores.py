@@ -95,7 +95,8 @@ def _final_cells(model: str, trainings: Sequence[ScoredModel]) -> Iterator[Cell 
         yield NOT_PRINTED if printed is None else shown(printed, score)
         yield _shown(trainings, score) if trainings else NOT_RUN
     yield NOT_PRINTED if paper is None or paper.train_s is None else duration(paper.train_s)
-    yield _mean([one.train_s for one in trainings], duration)
+    about = "" if all(one.alone for one in trainings) else "about "
+    yield _mean([one.train_s for one in trainings], lambda train_s: about + duration(train_s))
     yield _epochs(trainings)
     yield _shown(trainings, "mrr") if trainings else ""
     yield str(len(trainings))

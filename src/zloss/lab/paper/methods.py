@@ -26,7 +26,7 @@ def statements(evidence: Evidence) -> list[str]:
         "brings nothing several times in a row (the settings below say which factor, and how often). Tested are the "
         f"weights of the best validation, by the score in question. {', '.join(map(_shape, ('net1', 'net2')))}.",
         "Models on large texts are tested on the same examples, a sample where there are many. Their heads compute in "
-        "float32 unless the settings name another precision, and none is compiled.",
+        f"float32 unless the settings name another precision, and none is compiled.{_shared_device(evidence)}",
         "Scores: the rank of a word is 1 + the number of words that score strictly higher, among all words. The "
         "top-k error is the share of words whose rank is above k.",
         f"Search: {_search(evidence)} Settings are chosen by validation scores alone; test scores are reported for "
@@ -54,6 +54,18 @@ def _corpus(name: str) -> str:
         return f"Text {name}."
     words = " / ".join(f"{entry.expected_words[split]:,}" for split in SPLITS if split in entry.expected_words)
     return f"Text: {entry.title}; {words} words ({', '.join(SPLITS)}), {entry.expected_vocabulary:,} classes."
+
+
+def _shared_device(evidence: Evidence) -> str:
+    """How trainings that were not alone have come to their times."""
+    shared = sum(not model.alone for model in evidence.records.table2)
+    if not shared:
+        return ""
+    trainings = "1 training" if shared == 1 else f"{shared} trainings"
+    return (
+        f" {trainings} until convergence shared the device with others. Their times, marked by the word about, are "
+        "those of their epochs at the pace of the same model on the same text alone."
+    )
 
 
 def _search(evidence: Evidence) -> str:

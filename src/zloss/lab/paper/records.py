@@ -17,7 +17,8 @@ is in an object or among its scores is left alone. Beside that, in
                        "curve": [{"epoch": 1.0, errors}, ...]     on the validation split
     table2             "table": 2, "corpus": "fil8", "classes": 213271, "model": "Z-loss net1", "head": "factored",
                        "loss": "z_loss", "network": "net1", "budget": "fixed" or "converged", "budget_s": 120.0 or null,
-                       "train_s": 118.2, "epochs": 0.7, "valid": {scores}, "test": {scores}
+                       "train_s": 118.2, "epochs": 0.7, "alone": true, "valid": {scores}, "test": {scores}
+                       alone on the device, or train_s says nothing; early ones were, and do not say so
                        the model "constant" has null for what it does not have
 
 Settings were chosen on the validation split, before these trainings; a line is one of the seeds of the choice. Seeds of
@@ -144,6 +145,7 @@ class ScoredModel(Result):
     budget_s: float | None
     train_s: float | None
     epochs: float | None
+    alone: bool
     valid: Scores
     test: Scores
 
@@ -309,11 +311,13 @@ def _scored_model(record: Record) -> ScoredModel:
     model = _choice(record, "model", MODELS)
     if model == CONSTANT:
         training: dict[str, Any] = dict.fromkeys(("head", "loss", "network", "budget", "budget_s", "train_s", "epochs"))
+        training["alone"] = True
     else:
         budget = _choice(record, "budget", BUDGETS)
         training = {name: _value(record, name, str) for name in ("head", "loss", "network")}
         training |= {name: _number(record, name) for name in ("train_s", "epochs")}
         training |= {"budget": budget, "budget_s": _number(record, "budget_s") if budget == "fixed" else None}
+        training["alone"] = _value({"alone": True} | record, "alone", bool)
     return ScoredModel(
         **_provenance(record),
         corpus=_value(record, "corpus", str),
@@ -348,7 +352,7 @@ def _value(record: Record, name: str, kind: type) -> Any:
     if name not in record:
         raise ValueError(f'"{name}" is missing')
     if not isinstance(record[name], kind):
-        words: dict[type, str] = {str: "text", dict: "an object", list: "a list"}
+        words: dict[type, str] = {str: "text", dict: "an object", list: "a list", bool: "true or false"}
         raise ValueError(f'"{name}" must be {words[kind]}, got {record[name]!r}')
     return record[name]
 

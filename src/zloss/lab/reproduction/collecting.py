@@ -44,7 +44,7 @@ class Collector:
     """How records are made, and where they go."""
 
     folder: Path
-    seeds: int
+    seeds: Sequence[int]
     at_once: int | None = None  # networks in a stack; None for as many as there is memory for
     watch: Watcher | None = None
     tell: Callable[[str], None] = field(default=lambda _: None)

@@ -143,7 +143,7 @@ def _comparison(figure: int) -> Callable[..., None]:
             Searched.read(studies, loss, corpus=corpus, changes=changes)
             for loss in _names(losses, LOSSES[figure], f"loss of figure {figure}")
         ]
-        make = _maker(records, seeds, at_once)
+        make = _maker(records, range(seeds), at_once)
         make(lambda collector: collect_losses(figure, searched, _names(scores, SCORES, "score"), collector))
 
     return compare
@@ -180,7 +180,7 @@ def figure3(
     """The Z-loss with b = 28 and many values of a, all else as it is best for the top-10 error."""
     values = geometric(0.02, 2.0, 12) if a is None else positive_numbers("a", a, float)
     searched = Searched.read(studies, "z_loss", corpus=corpus, changes=_changes(settings, epochs, device))
-    make = _maker(records, seeds, at_once)
+    make = _maker(records, range(seeds), at_once)
     make(lambda collector: collect_sweep(searched, values, positive_numbers("b", b, float), collector))
 
 
@@ -197,7 +197,7 @@ def figure4(
 ) -> None:
     """Validation errors by epoch of the Z-loss with the settings that are best for top-1, 5, 10 and 50."""
     searched = Searched.read(studies, "z_loss", corpus=corpus, changes=_changes(settings, epochs, device))
-    make = _maker(records, seeds, at_once)
+    make = _maker(records, range(seeds), at_once)
     make(lambda collector: collect_curves(searched, collector))
 
 
@@ -234,7 +234,8 @@ def table2(
     try_for: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="for each rate", show_default="a tenth of the budget")
     ] = None,
-    seeds: Seeds = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="trainings of every model")] = 3,
+    first_seed: Annotated[int, typer.Option(min=0, help="the others follow: for several commands at once")] = 0,
     limit: Annotated[
         int | None,
         typer.Option(
@@ -245,6 +246,9 @@ def table2(
     ] = None,
     runs: Annotated[Path, typer.Option(help="folder for the runs while they are needed")] = Path("runs/table2"),
     keep_runs: Annotated[bool, typer.Option("--keep-runs", help="keep them")] = False,
+    shared_device: Annotated[
+        bool, typer.Option("--shared-device", help="other work runs on it too: the scores count, the time does not")
+    ] = False,
     device: DeviceName = None,
     settings: Settings = None,
     records: Records = RECORDS,
@@ -257,6 +261,8 @@ def table2(
     """
     if (budget is None) == (not converged):
         raise RunError("say for how long to train: either --budget SECONDS or --converged")
+    if shared_device and not converged:
+        raise RunError("what comes out in a fixed time depends on all that the device does: no --shared-device then")
 
     def collect(collector: Collector) -> list[str]:
         text = LargeText(
@@ -265,13 +271,14 @@ def table2(
             collector=collector,
             runs=runs,
             keeps_runs=keep_runs,
+            is_alone=not shared_device,
             rates=_rates(rates, try_for, budget),
             changes=_changes(settings, None, device),
             limit=limit,
         )
         return text.collect(DEFAULT_MODELS if models is None else _names(models, MODELS, "model"))
 
-    _maker(records, seeds, None)(collect)
+    _maker(records, range(first_seed, first_seed + seeds), None)(collect)
 
 
 def _rates(text: str | None, try_for: float | None, budget: float | None) -> Rates | None:
@@ -289,7 +296,7 @@ def _rates(text: str | None, try_for: float | None, budget: float | None) -> Rat
 Maker = Callable[[Callable[[Collector], list[str]]], None]
 
 
-def _maker(records: Path, seeds: int, at_once: int | None) -> Maker:
+def _maker(records: Path, seeds: Sequence[int], at_once: int | None) -> Maker:
     """What lets a collector work, and says at the end what could not be made: then with code 1."""
 
     def make(collect: Callable[[Collector], list[str]]) -> None:

@@ -60,6 +60,7 @@ class LargeText:
     collector: Collector
     runs: Path  # a folder for runs while they are needed
     keeps_runs: bool = False
+    is_alone: bool = True  # on its device: only then the time that a training takes says something
     rates: Rates | None = None
     changes: Mapping[str, Any]  # of all models, by dotted keys
     limit: int | None = None  # examples that models are tested on
@@ -96,7 +97,7 @@ class LargeText:
             return []
         try:
             rated = self._rated(model)
-            for seed in range(self.collector.seeds):
+            for seed in self.collector.seeds:
                 if not self._is_there(self._record(model, rated.chosen, seed)):
                     run = self._collect_seed(model, rated, seed)
                     self._forget([run, *rated.runs])
@@ -171,6 +172,7 @@ class LargeText:
             "budget": self.budget.name,
             "budget_s": self.budget.seconds,
             "train_s": run.state()["seconds"],
+            "alone": self.is_alone,
             "epochs": run.metrics()[-1]["epoch"],
             "rates_tried": list(rated.tried),
             "seed": seed,

@@ -21,7 +21,7 @@ def collect_losses(figure: int, losses: Sequence[Searched], scores: Sequence[str
         for loss in losses
         for score in scores
         for chosen in [loss.best(score)]
-        for seed in range(collector.seeds)
+        for seed in collector.seeds
     ]
     _borrow(figure, wanted, collector)
     return collector.collect(f"figure{figure}", wanted)

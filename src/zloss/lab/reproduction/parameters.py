@@ -52,7 +52,7 @@ def _points(base: Chosen, places: Sequence[tuple[float, float]], collector: Coll
         _point(a, b, chosen, seed)
         for a, b in places
         for chosen in [base.changed({A: a, B: b})]
-        for seed in range(collector.seeds)
+        for seed in collector.seeds
     ]
 
 
@@ -84,10 +84,7 @@ def _rest(settings: Mapping[str, Any]) -> dict[str, Any]:
 def collect_curves(searched: Searched, collector: Collector) -> list[str]:
     """Validation errors by epoch of the settings that are best for each of four errors; returns what diverged."""
     wanted = [
-        _curve(score, chosen, seed)
-        for score in CURVES
-        for chosen in [searched.best(score)]
-        for seed in range(collector.seeds)
+        _curve(score, chosen, seed) for score in CURVES for chosen in [searched.best(score)] for seed in collector.seeds
     ]
     return collector.collect("figure4", wanted)
 
