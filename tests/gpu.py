@@ -1,10 +1,13 @@
-"""For tests on a GPU."""
+"""For tests on a GPU, and for those of what happens on one that have none."""
 
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import pytest
 import torch
+from torch import Tensor
 
 
 @contextmanager
@@ -18,3 +21,24 @@ def no_synchronisation() -> Iterator[None]:
         yield
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a `CapturedStep` begin on a CPU as it does on a GPU, up to the capture; `tolist` is what waits there."""
+    mode: int | str = 0
+
+    def set_mode(new: int | str) -> None:
+        nonlocal mode
+        mode = new
+
+    def tolist(tensor: Tensor) -> list[Any]:
+        if mode == "error":
+            raise RuntimeError("called a synchronizing CUDA operation")
+        numbers: list[Any] = tensor.numpy().tolist()
+        return numbers
+
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: mode)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)
+    monkeypatch.setattr(Tensor, "tolist", tolist)
+    monkeypatch.setattr("zloss.capture._device_of", lambda _: torch.device("cuda"))
+    monkeypatch.setattr("zloss.capture._on_side_stream", lambda step, inputs: step(*inputs))

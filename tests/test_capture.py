@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 import zloss
-from tests.gpu import no_synchronisation
+from tests.gpu import no_synchronisation, pretend_gpu
+from zloss.capture import is_capturing, must_not_wait
 
 H, C, B = 32, 400, 24
 
@@ -34,7 +35,7 @@ def batch(number: int, device: torch.device, rows: int = B) -> tuple[Tensor, Ten
     return h.to(device), target.to(device)
 
 
-def take_steps(step: Callable[[Tensor, Tensor], Tensor], batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+def take_steps(step: Callable[..., Tensor], batches: Iterable[tuple[Tensor, ...]]) -> None:
     for inputs in batches:
         step(*inputs)
 
@@ -63,6 +64,27 @@ def test_on_a_cpu_the_step_just_runs() -> None:
     assert len(calls) == 5
 
 
+def test_the_third_call_must_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the capture after it must not; but its operations run, and are none of a graph."""
+    pretend_gpu(monkeypatch)
+    seen = []
+    step = zloss.CapturedStep(lambda x: seen.append((must_not_wait(), is_capturing())) or x)  # type: ignore[func-returns-value]
+    for _ in range(3):
+        step(torch.zeros(1))
+        assert not must_not_wait()
+    assert seen == [(False, False), (False, False), (True, False)]
+
+
+def test_a_step_that_waits_is_refused_at_the_third_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_gpu(monkeypatch)
+    step = zloss.CapturedStep(lambda x: x * x.tolist()[0])
+    take_steps(step, [(torch.ones(1),)] * 2)
+    with pytest.raises(RuntimeError, match="cannot be captured as a CUDA graph"):
+        step(torch.ones(1))
+    assert not must_not_wait()
+    assert torch.ones(1).tolist() == [1.0]  # which is no error any more
+
+
 def test_a_layer_is_refactored_between_replays(cuda: torch.device) -> None:
     layer = zloss.FactoredLinear(H, C, device=cuda, max_condition=1.02)
     head = zloss.SphericalOutput(layer, zloss.ZLoss(a=0.2, b=8.0))
@@ -87,7 +109,7 @@ def test_replays_do_not_wait_for_the_device(cuda: torch.device) -> None:
             step(*inputs)
 
 
-@pytest.mark.parametrize("name", ["factored", "dense", "hierarchical", "sampled"])
+@pytest.mark.parametrize("name", ["factored", "dense", "hierarchical", "adaptive", "sampled"])
 def test_a_bad_batch_is_reported_some_replays_later(name: str, cuda: torch.device) -> None:
     head = zloss.HeadConfig(head=name).build(H, C, device=cuda)
     step = zloss.CapturedStep(training_step(head, head.sgd(0.1)))

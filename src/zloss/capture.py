@@ -42,6 +42,14 @@ def is_capturing() -> bool:
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
+def must_not_wait() -> bool:
+    """Whether a step is captured, or rehearsed for that: whoever can do without waiting for the device has to.
+
+    Operations of a rehearsal do run. So branches, and reports on what has run, ask `is_capturing` instead.
+    """
+    return _is_rehearsing or is_capturing()
+
+
 def is_capturing_step() -> bool:
     """Whether they are by a `CapturedStep`, which ends the branches that nobody has joined."""
     return _recording is not None
@@ -94,6 +102,7 @@ class _Recording:
 
 
 _recording: _Recording | None = None
+_is_rehearsing = False
 
 
 class CapturedStep:
@@ -106,8 +115,9 @@ class CapturedStep:
         optimizers: whose learning rates and other options the step depends on. Options are part of the graph; when
             one of them changes, the step is captured anew, which takes about as long as a hundred steps.
 
-    The first three calls run as they are, on real batches. Inputs of another shape get a graph of their own. What is
-    returned is overwritten by the next call.
+    The first three calls run as they are, on real batches; the third is a rehearsal, in which a step that waits for the
+    device is refused. Inputs of another shape get a graph of their own. What is returned is overwritten by the next
+    call.
 
     >>> layer = zloss.FactoredLinear(8, 1000)
     >>> optimizer = zloss.FactoredSGD(layer, lr=1.0)
@@ -133,7 +143,7 @@ class CapturedStep:
             return self._step(*inputs)
         if self._calls < _WARM_UP:
             self._calls += 1
-            with _no_waiting() if self._calls == _WARM_UP else nullcontext():
+            with _rehearsal() if self._calls == _WARM_UP else nullcontext():
                 return _on_side_stream(self._step, inputs)
         self._forget_if_options_changed()
         kind = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in inputs)
@@ -206,12 +216,14 @@ def _own_workspaces() -> Iterator[None]:
 
 
 @contextmanager
-def _no_waiting() -> Iterator[None]:
-    """Refuse a step that waits for the device, before a capture would fail on it and leave torch in disorder."""
+def _rehearsal() -> Iterator[None]:
+    """Refuse what waits for the device, before a capture would fail on it and leave torch in disorder."""
+    global _is_rehearsing
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch calls the mode a prototype
         torch.cuda.set_sync_debug_mode("error")
+    _is_rehearsing = True
     try:
         yield
     except RuntimeError as error:
@@ -220,6 +232,7 @@ def _no_waiting() -> Iterator[None]:
             "condition on a tensor, an optimizer or a head that needs to; or run it without CapturedStep"
         ) from error
     finally:
+        _is_rehearsing = False
         torch.cuda.set_sync_debug_mode(before)
 
 

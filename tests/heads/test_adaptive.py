@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import zloss
+from tests.gpu import pretend_gpu
 from zloss.heads.adaptive import AdaptiveSoftmax, Stretches, default_cutoffs
 
 HIDDEN, CLASSES, CUTOFFS = 16, 60, [5, 12, 30]
@@ -110,7 +111,7 @@ def test_several_targets_weights_and_ignored_ones(
     counts: Tensor | None, reduction: Any, captured: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a step computes it that waits for the device, and as one does that cannot wait."""
-    monkeypatch.setattr("zloss.heads.adaptive.is_capturing", lambda: captured)
+    monkeypatch.setattr("zloss.heads.adaptive.must_not_wait", lambda: captured)
     head = make_head(device, counts=counts, reduction=reduction)
     h, target = batch(head, 20, 5)
     target[torch.rand(target.shape, device=device) < 0.4] = IGNORED
@@ -522,16 +523,16 @@ def test_a_step_that_cannot_wait_computes_all_clusters(stretch: int, monkeypatch
     head(h, target).backward()
     expected = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in head.parameters()]
     head.zero_grad()
-    monkeypatch.setattr("zloss.heads.adaptive.is_capturing", lambda: True)
+    monkeypatch.setattr("zloss.heads.adaptive.must_not_wait", lambda: True)
     monkeypatch.setattr(Stretches, "rows_by_cluster", lambda *_: pytest.fail("this waits for the device"))
     head(h, target).backward()
     for weight, gradient in zip(head.parameters(), expected, strict=True):
         assert_close(weight.grad, gradient)
 
 
-def test_a_captured_step_is_one_that_is_not(cuda: torch.device) -> None:
-    """Replayed with targets of other clusters than it was captured with."""
-    heads = [make_head(cuda)]
+def check_captured_steps(device: torch.device, stretches: Sequence[int]) -> None:
+    """By a `CapturedStep` or without, steps with all targets in one stretch lead to the same losses and weights."""
+    heads = [make_head(device)]
     heads.append(copy.deepcopy(heads[0]))
     optimizers = [head.sgd(lr=0.1) for head in heads]
 
@@ -543,12 +544,23 @@ def test_a_captured_step_is_one_that_is_not(cuda: torch.device) -> None:
         return loss.detach()
 
     captured = zloss.CapturedStep(partial(step, 1), optimizers=[optimizers[1]])
-    for stretch in (0, 1, 2, 3, 0, 3, 1, 2):
+    for stretch in stretches:
         h, _ = batch(heads[0], 6)
-        target = torch.full((6,), [0, *CUTOFFS][stretch], device=cuda)
+        target = torch.full((6,), [0, *CUTOFFS][stretch], device=device)
         assert_close(captured(h.detach(), target), step(0, h.detach(), target))
-    for plain, replayed in zip(heads[0].parameters(), heads[1].parameters(), strict=True):
-        assert_close(replayed, plain)
+        for plain, replayed in zip(heads[0].parameters(), heads[1].parameters(), strict=True):
+            assert_close(replayed, plain)
+
+
+@pytest.mark.parametrize("stretch", range(4))
+def test_before_its_capture_a_step_is_rehearsed_without_waiting(stretch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_gpu(monkeypatch)
+    check_captured_steps(torch.device("cpu"), [0, 3, stretch])
+
+
+def test_a_captured_step_is_one_that_is_not(cuda: torch.device) -> None:
+    """Replayed with targets of other clusters than it was captured with."""
+    check_captured_steps(cuda, (0, 1, 2, 3, 0, 3, 1, 2))
 
 
 def test_a_step_waits_for_the_gpu_once(cuda: torch.device) -> None:

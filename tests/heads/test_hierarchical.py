@@ -366,3 +366,19 @@ def test_an_implementation_that_does_not_exist_is_refused() -> None:
     head = make_head(10, implementation="cuda")
     with pytest.raises(ValueError, match="implementation must be auto, torch or triton, got 'cuda'"):
         head(torch.randn(2, HIDDEN, dtype=torch.float64), torch.tensor([1, 2]))
+
+
+@pytest.mark.parametrize("has_triton", [True, False])
+def test_who_waits_for_the_device_is_not_captured(has_triton: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch multiplies block by block, and has to learn which."""
+    monkeypatch.setattr("zloss.kernels.available", lambda: has_triton)
+    found = {
+        (implementation, exact_rows): HierarchicalSoftmax(
+            4, 10, implementation=implementation, exact_rows=exact_rows
+        ).is_capturable
+        for implementation in ("auto", "torch", "triton")
+        for exact_rows in (True, False)
+    }
+    assert {options for options, is_capturable in found.items() if is_capturable} == (
+        {("auto", False), ("triton", False)} if has_triton else {("triton", False)}
+    )

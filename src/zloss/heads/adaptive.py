@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zloss.capture import is_capturing
+from zloss.capture import must_not_wait
 from zloss.heads.class_order import ClassOrder, checked_counts
 from zloss.heads.head import Head
 from zloss.heads.softmax import log_softmax
@@ -129,7 +129,7 @@ class AdaptiveSoftmax(Head):
 
     def _log_prob_of(self, h: Tensor, targets: Targets) -> Tensor:  # (B, K)
         stretches = Stretches.of(self.softmax)
-        if is_capturing():
+        if must_not_wait():
             rows_by_cluster = [torch.arange(len(h), device=h.device)] * stretches.num_clusters
         else:
             rows_by_cluster = stretches.rows_by_cluster(targets.index, targets.valid)

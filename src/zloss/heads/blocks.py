@@ -106,13 +106,22 @@ def block_linear(
     tensor([[0, 1, 2, 4, 5]])
     """
     _check(h, weight, bias, block, blocks)
-    if implementation == "auto":
-        implementation = "triton" if h.device.type == "cuda" and kernels.available() else "torch"
-    if implementation not in _PRODUCTS:
-        raise ValueError(f"implementation must be auto, torch or triton, got {implementation!r}")
-    products = _PRODUCTS[implementation](block, blocks, exact_rows)
+    products = _PRODUCTS[_taken(implementation, h.device.type)](block, blocks, exact_rows)
     scores: Tensor = _BlockLinear.apply(h, weight, bias, products)  # type: ignore[no-untyped-call]
     return scores
+
+
+def never_waits_on_a_gpu(implementation: str, exact_rows: bool) -> bool:
+    """Whether `block_linear` with these options leaves the host free to go ahead of the device."""
+    return not exact_rows and _taken(implementation, "cuda") == "triton"
+
+
+def _taken(implementation: str, device_type: str) -> str:
+    if implementation == "auto":
+        return "triton" if device_type == "cuda" and kernels.available() else "torch"
+    if implementation not in _PRODUCTS:
+        raise ValueError(f"implementation must be auto, torch or triton, got {implementation!r}")
+    return implementation
 
 
 class RowGradient(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from zloss.heads.blocks import RowBlocks, block_linear
+from zloss.heads.blocks import RowBlocks, block_linear, never_waits_on_a_gpu
 from zloss.heads.class_order import ClassOrder, checked_counts
 from zloss.heads.clustering import Clustering
 from zloss.heads.head import Head
@@ -88,7 +88,7 @@ class HierarchicalSoftmax(Head):
 
     @property
     def is_capturable(self) -> bool:
-        return not self.exact_rows
+        return never_waits_on_a_gpu(self.implementation, self.exact_rows)
 
     def reset_parameters(self) -> None:
         """Draw new weights, distributed as those of `nn.Linear`."""
