@@ -109,7 +109,8 @@ def _score_cells(trainings: Trainings, model: str, scores: Sequence[str]) -> Ite
     for score in scores:
         means = {name: fmean(one.test[score] for one in found) for name, found in trainings.items()}
         best = (min if is_error(score) else max)(means.values())
-        yield Cell(_shown(trainings[model], score), BEST if means[model] == best else "") if model in means else NOT_RUN
+        is_best = means.get(model) == best and len(means.keys() - {CONSTANT}) > 1  # of several, or it means nothing
+        yield Cell(_shown(trainings[model], score), BEST if is_best else "") if model in means else NOT_RUN
 
 
 def _shown(trainings: Sequence[ScoredModel], score: str) -> str:
