@@ -233,18 +233,23 @@ def test_steps_with_dropout_have_the_gradient_of_what_is_left(corpus: Path, devi
 
 @pytest.mark.parametrize("precision", ["float32", "tf32"])
 def test_a_captured_stack_is_one_that_is_not(precision: str, corpus: Path, cuda: torch.device) -> None:
-    """Dropout included: a captured step sees the random numbers that were drawn for it."""
+    """Dropout included: a captured step sees the random numbers that were drawn for it.
+
+    By the softmax: the Z-loss may make much of the last bit, see `SAME` in `test_training.py`.
+    """
     stacks = []
     for graph in (False, True):
-        options: dict[str, Any] = {"graph": graph, "device": str(cuda), "steps": 40}
+        options: dict[str, Any] = {"loss": "softmax", "graph": graph, "device": str(cuda), "steps": 40}
         shape = {"precision": precision, "dropout": 0.3}
         experiments = [trial(corpus, lr=lr, seed=seed, network=shape, **options) for lr, seed in ((0.1, 0), (0.2, 1))]
         stack = SideBySide(experiments)
         losses = torch.stack([stack.take_step().clone() for _ in range(40)])
         stacks.append((losses, stack.network.weights.tensors()))
     (losses, weights), (captured_losses, captured_weights) = stacks
-    # The embeddings add up rows in no fixed order; what that changes in the last bit may be another TF32 number.
-    tolerance = {"float32": 1e-4, "tf32": 1e-3}[precision]
+    # The embeddings add up rows in no fixed order; what that changes in the last bit may be another TF32 number. Orders
+    # drawn at random on a CPU, 800 times, made up to 2e-7, and 1e-3 between products of rounded operands; old random
+    # numbers in all replays make 2.6e-2 or more.
+    tolerance = {"float32": 1e-4, "tf32": 5e-3}[precision]
     torch.testing.assert_close(captured_losses, losses, rtol=tolerance, atol=tolerance)
     for ours, theirs in zip(captured_weights, weights, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)

@@ -4,6 +4,10 @@ A trial ends early when its loss, its weights or its scores of targets are no lo
 caller says so after a validation. It is ignored from then on, and taken out as soon as a good part of the stack is
 idle. What is left goes on as it would have done with the others still there, to the last bit where torch computes an
 element in the same way wherever in a tensor it stands: on a CPU, with batches of whole vectors, such as 32 or 256.
+
+On a GPU no training is repeated to the last bit, as the embeddings add up rows in no fixed order. Under the Z-loss that
+can grow: its gradient is divided by the deviation of the logits, so where dropout leaves next to nothing of a narrow
+layer, two trainings of one trial may validate differently, captured or not.
 """
 
 import math
