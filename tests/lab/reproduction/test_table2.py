@@ -59,13 +59,14 @@ def results(folder: Path) -> dict[str, list[ScoredModel]]:
 def test_models_are_those_of_their_names(model: str, corpus: Path) -> None:
     chosen = chosen_model(model, Corpus.open(corpus), Budget(60.0), {"training.seed": 3})
     heads = {"softmax": "dense", "H-softmax": "hierarchical", "Z-loss": "factored"}
-    name, network = model.rsplit(" ", 1)
+    kind, network = model.split()[0], model.split()[-1]
     head = chosen.experiment.network.head
-    assert head.head == heads.get(name, name.partition(" ")[0])
-    assert head.loss == ("z_loss" if name == "Z-loss" else "softmax")
+    assert head.head == heads.get(kind, kind)
+    assert head.loss == ("z_loss" if kind == "Z-loss" else "softmax")
     assert preset_of(model) == network
     assert chosen.experiment.network.hidden[-1] == {"net1": 512, "net2": 1024}[network]
     training = chosen.experiment.training
+    assert training.score == ("top_100_error" if "top-100" in model else "top_1_error")
     assert (training.schedule, training.seconds, training.mode) == ("linear", 60.0, "sentence")
     assert chosen.settings["training.seconds"] == 60.0
     assert "training.seed" not in chosen.settings

@@ -49,6 +49,7 @@ MODELS = (
     "sampled softmax net1",
     "adaptive softmax net1",
     "Z-loss net1",
+    "Z-loss top-100 net1",
     "Z-loss net2",
 )
 CONSTANT = "constant"
