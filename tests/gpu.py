@@ -40,5 +40,5 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: mode)
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)
     monkeypatch.setattr(Tensor, "tolist", tolist)
-    monkeypatch.setattr("zloss.capture._device_of", lambda _: torch.device("cuda"))
+    monkeypatch.setattr("zloss.capture._device_of", lambda *_: torch.device("cuda"))
     monkeypatch.setattr("zloss.capture._on_side_stream", lambda step, inputs: step(*inputs))

@@ -1,7 +1,8 @@
 """A step as a CUDA graph: the same steps as without, whatever happens between replays."""
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -83,6 +84,95 @@ def test_a_step_that_waits_is_refused_at_the_third_call(monkeypatch: pytest.Monk
         step(torch.ones(1))
     assert not must_not_wait()
     assert torch.ones(1).tolist() == [1.0]  # which is no error any more
+
+
+def test_an_error_of_another_kind_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who catches a lack of memory, to try less, must hear of it; and the rehearsal is still to come."""
+    pretend_gpu(monkeypatch)
+    errors = [None, None, torch.OutOfMemoryError("no room"), None]
+    rehearsed = []
+
+    def failing(x: Tensor) -> Tensor:
+        rehearsed.append(must_not_wait())
+        if (error := errors.pop(0)) is not None:
+            raise error
+        return x
+
+    step = zloss.CapturedStep(failing)
+    take_steps(step, [(torch.ones(1),)] * 2)
+    with pytest.raises(torch.OutOfMemoryError, match="no room"):
+        step(torch.ones(1))
+    step(torch.ones(1))
+    assert rehearsed == [False, False, True, True]
+
+
+class CountedGraph:
+    """In place of a graph: notes what was captured, and runs the step."""
+
+    captured: list[torch.Size]
+
+    def __init__(self, step: Callable[..., Tensor], inputs: Sequence[Tensor]) -> None:
+        self.captured.append(inputs[0].shape)
+        self._step = step
+
+    def replay(self, inputs: Sequence[Tensor]) -> Tensor:
+        return self._step(*inputs)
+
+
+@pytest.fixture
+def captured(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
+    """The shapes of inputs that were captured, on a pretended GPU."""
+    pretend_gpu(monkeypatch)
+    monkeypatch.setattr(CountedGraph, "captured", [], raising=False)
+    monkeypatch.setattr("zloss.capture._Graph", CountedGraph)
+    return CountedGraph.captured
+
+
+def test_every_shape_is_rehearsed_before_its_capture(captured: list[torch.Size]) -> None:
+    """What Triton compiles for it must lie before the capture, and what waits with it must be refused."""
+    rehearsed = []
+    step = zloss.CapturedStep(lambda x: rehearsed.append((len(x), must_not_wait())) or x)  # type: ignore[func-returns-value]
+    take_steps(step, [(torch.ones(rows),) for rows in (4, 4, 4, 4, 2, 2, 2, 2, 4, 2)])
+    assert captured == [(4,), (2,)]
+    assert [rows for rows, is_rehearsal in rehearsed if is_rehearsal] == [4, 2]
+
+
+@pytest.mark.parametrize("rate", [1.0, torch.tensor(1.0)])
+def test_a_rate_that_a_schedule_changes_is_captured_anew(rate: Any, captured: list[torch.Size]) -> None:
+    """Schedules of torch change a rate that is a tensor in place."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=rate)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=5, gamma=0.1)
+    step = zloss.CapturedStep(lambda x: x, optimizers=[optimizer])
+    for _ in range(9):
+        step(torch.ones(1))
+        optimizer.step()
+        schedule.step()
+    assert len(captured) == 2
+
+
+def test_a_captured_step_in_another_is_part_of_it(captured: list[torch.Size]) -> None:
+    rehearsed = []
+    inner = zloss.CapturedStep(lambda x: rehearsed.append(must_not_wait()) or x)  # type: ignore[func-returns-value]
+
+    def outer_step(x: Tensor) -> Tensor:
+        output = inner(x)
+        assert must_not_wait() == rehearsed[-1], "the end of the inner one is not that of the outer one"
+        return output
+
+    take_steps(zloss.CapturedStep(outer_step), [(torch.ones(1),)] * 3)
+    assert rehearsed == [False, False, True]
+    assert captured == []
+
+
+def test_a_step_without_inputs_is_where_its_parameters_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with a GPU too: a graph would hold nothing of what a CPU does, and replay nothing."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    calls = []
+    step = zloss.CapturedStep(lambda: calls.append(1) or torch.ones(1), optimizers=[optimizer])  # type: ignore[func-returns-value]
+    for _ in range(5):
+        step()
+    assert len(calls) == 5
 
 
 def test_a_layer_is_refactored_between_replays(cuda: torch.device) -> None:

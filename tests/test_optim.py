@@ -222,3 +222,15 @@ def test_a_rate_that_a_schedule_spoils_is_refused(name: str, value: float) -> No
     with pytest.raises(ValueError, match=f"{name} must be a finite number"):
         optimizer.step()
     assert torch.equal(layer.weight(), before)
+
+
+def test_no_group_steps_where_one_cannot() -> None:
+    layers = [zloss.FactoredLinear(4, 9) for _ in range(2)]
+    optimizer = zloss.FactoredSGD([{"layers": layer} for layer in layers], lr=1.0)
+    for layer in layers:
+        LOSS(layer(torch.randn(2, 4), torch.tensor([1, 2]))).backward()
+    optimizer.param_groups[1]["lr"] = float("nan")
+    before = layers[0].weight()
+    with pytest.raises(ValueError, match="lr must be a finite number"):
+        optimizer.step()
+    assert torch.equal(layers[0].weight(), before)

@@ -19,6 +19,7 @@ itself known by `note_captured` while the step is captured.
 """
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol
@@ -28,6 +29,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 _WARM_UP = 3  # steps that run without a graph first: torch and Triton prepare what cannot be prepared while capturing
+_WAITING = "called a synchronizing CUDA operation"  # as torch says it
 
 
 class Watched(Protocol):
@@ -113,11 +115,13 @@ class CapturedStep:
             optimizers) and returns the loss. It must not wait for the device or depend on its values, and what
             it does on the host happens once: while it is captured.
         optimizers: whose learning rates and other options the step depends on. Options are part of the graph; when
-            one of them changes, the step is captured anew, which takes about as long as a hundred steps.
+            one of them changes, the step is captured anew, which takes about as long as a hundred steps. An option that
+            is a tensor on the GPU is read by the graph itself.
 
     The first three calls run as they are, on real batches; the third is a rehearsal, in which a step that waits for the
-    device is refused. Inputs of another shape get a graph of their own. What is returned is overwritten by the next
-    call.
+    device is refused. Inputs of another shape get three such calls and a graph of their own. What is returned is
+    overwritten by the next call. A step without inputs is where the parameters of the optimizers are. Within another
+    captured step this one just runs.
 
     >>> layer = zloss.FactoredLinear(8, 1000)
     >>> optimizer = zloss.FactoredSGD(layer, lr=1.0)
@@ -134,26 +138,26 @@ class CapturedStep:
         self._step, self._optimizers = step, list(optimizers)
         self._graphs: dict[Any, _Graph] = {}
         self._options: Any = None
-        self._calls = 0
+        self._warmed_up: Counter[Any] = Counter()  # calls by the kind of their inputs
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         """Take the step on these inputs."""
-        device = _device_of(inputs)
-        if device.type != "cuda":
+        if _device_of(inputs, self._optimizers).type != "cuda" or must_not_wait():
             return self._step(*inputs)
-        if self._calls < _WARM_UP:
-            self._calls += 1
-            with _rehearsal() if self._calls == _WARM_UP else nullcontext():
-                return _on_side_stream(self._step, inputs)
-        self._forget_if_options_changed()
         kind = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in inputs)
+        if self._warmed_up[kind] < _WARM_UP:
+            with _rehearsal() if self._warmed_up[kind] == _WARM_UP - 1 else nullcontext():
+                output = _on_side_stream(self._step, inputs)
+            self._warmed_up[kind] += 1
+            return output
+        self._forget_if_options_changed()
         if kind not in self._graphs:
             self._graphs[kind] = _Graph(self._step, inputs)
         return self._graphs[kind].replay(inputs)
 
     def _forget_if_options_changed(self) -> None:
         options = [
-            {name: value for name, value in group.items() if name != "params"}
+            {name: _as_captured(value) for name, value in group.items() if name != "params"}
             for optimizer in self._optimizers
             for group in optimizer.param_groups
         ]
@@ -194,10 +198,18 @@ class _Graph:
         return self._output
 
 
-def _device_of(inputs: Sequence[Tensor]) -> torch.device:
-    if inputs:
-        return inputs[0].device
+def _device_of(inputs: Sequence[Tensor], optimizers: Sequence[Optimizer]) -> torch.device:
+    parameters = [group["params"][0] for optimizer in optimizers for group in optimizer.param_groups if group["params"]]
+    for tensor in (*inputs, *parameters):
+        return tensor.device
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _as_captured(option: Any) -> Any:
+    """What a graph has of an option: a number, which may be a tensor on the host that schedulers change in place."""
+    if isinstance(option, Tensor):
+        return option.tolist() if option.device.type == "cpu" else id(option)
+    return tuple(option) if isinstance(option, list) else option
 
 
 @contextmanager
@@ -227,6 +239,8 @@ def _rehearsal() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
+        if _WAITING not in str(error):
+            raise
         raise RuntimeError(
             f"this step cannot be captured as a CUDA graph, it waits for the device: {error}. Look for .item(), a "
             "condition on a tensor, an optimizer or a head that needs to; or run it without CapturedStep"

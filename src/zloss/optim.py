@@ -28,8 +28,9 @@ class PlainSGD(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
+        for group in self.param_groups:  # all of them, before any parameter has changed
             _check_rates(group)
+        for group in self.param_groups:
             for parameter in group["params"]:
                 self._descend(parameter, group)
         return loss
@@ -165,7 +166,8 @@ def clip_grad_norm_(
     grads = [p.grad for p in parameters if p.grad is not None]
     device = grads[0].device if grads else layers[0].V.device if layers else torch.device("cpu")
     norms = [_entries(grad).norm(dtype=torch.float64) for grad in grads] + [layer.grad_norm() for layer in layers]
-    total = torch.stack([norm.to(device).double() for norm in norms]).norm() if norms else torch.zeros(())
+    norms = norms or [torch.zeros((), device=device)]
+    total = torch.stack([norm.to(device).double() for norm in norms]).norm()
     if error_if_nonfinite and not total.isfinite():
         raise ValueError(f"the norm of the gradients is {total.item()}: nothing was clipped")
     factor = (max_norm / (total + 1e-6)).clamp(max=1.0)

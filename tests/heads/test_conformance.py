@@ -411,3 +411,25 @@ def test_training_brings_the_loss_down(case: HeadCase, device: torch.device) -> 
     assert all(map(math.isfinite, losses))
     assert sum(losses[-10:]) / 10 < case.falls_to * losses[0]
     assert (head.rank(h, target) == 1).all()
+
+
+# ---- surroundings ----------------------------------------------------------------------------------------------------
+
+
+@every_head
+def test_the_default_device_is_nobodys_business(case: HeadCase) -> None:
+    """Whoever has made another one torch's default, "cuda" for instance, trains and ranks where the head is."""
+    with torch.device("meta"):
+        head = case.made("cpu")
+        optimizer = head.sgd(0.1)
+        h = torch.randn(6, HIDDEN, dtype=torch.float64, device="cpu", requires_grad=True)
+        target = torch.arange(6, device="cpu")
+        for _ in range(2):
+            head(h, target).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert h.grad is not None
+        assert h.grad.isfinite().all()
+        assert (head.rank(h.detach(), target) > 0).all()
+        assert head.topk(h.detach(), 3)[1].device.type == "cpu"
+        head.load_state_dict(head.state_dict())

@@ -689,3 +689,9 @@ def test_a_step_in_a_graph(loss: str, cuda: torch.device) -> None:
         values.add(value.item())
     assert len(values) == 100, "every replay draws anew"
     assert head.perplexity(h, target) < before
+
+
+def test_with_a_generator_of_its_own_it_is_not_captured() -> None:
+    """A graph would not know of it, and draw the same classes for ever or fail."""
+    assert SampledSoftmax(4, 10).is_capturable
+    assert not SampledSoftmax(4, 10, generator=torch.Generator()).is_capturable

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.skipif(not kernels.available(), reason="triton is not i
 
 def definition(higher: Tensor, scores: Tensor, own: Tensor, index: Tensor, start: int) -> Tensor:
     classes = start + torch.arange(scores.shape[1], device=scores.device)
-    counted = (scores[:, None] > own[..., None]) & (classes != index[..., None])
+    counted = (scores[:, None] <= own[..., None]).logical_not() & (classes != index[..., None])  # NaN is higher
     return higher + counted.sum(-1)
 
 

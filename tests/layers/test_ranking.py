@@ -154,6 +154,20 @@ def test_weights_that_have_diverged_do_not_rank_first(device: torch.device) -> N
         layer.rank(torch.randn(2, 6, device=device), torch.tensor([0, 1], device=device))
 
 
+@pytest.mark.parametrize("block_size", [None, 7])
+def test_a_class_that_has_diverged_is_higher_than_others(block_size: int | None, device: torch.device) -> None:
+    """As for `topk`: weights of which some are NaN must not make the targets look better."""
+    layer = zloss.DenseLinear(6, 101, device=device)
+    h, target = torch.randn(5, 6, device=device), torch.tensor([0, 1, 2, 3, 4], device=device)
+    before = layer.rank(h, target, block_size=block_size)
+    finite = layer.logits(h)[:, :61]
+    layer.linear.weight.data[61:] = torch.nan
+    after = layer.rank(h, target, block_size=block_size)
+    assert torch.equal(after, 41 + (finite > finite.gather(1, target[:, None])).sum(1))
+    assert (after >= before).all()
+    assert (layer.topk(h, 40, block_size=block_size)[1] >= 61).all()
+
+
 def test_many_rows_are_ranked_in_parts(device: torch.device) -> None:
     layer = make_layer(zloss.FactoredLinear, device)
     h = torch.randn(5000, 6, dtype=torch.float64, device=device)

@@ -105,6 +105,10 @@ class SampledSoftmax(LinearHead):
         if loss == "nce":
             self._prepare_for_nce()
 
+    @property
+    def is_capturable(self) -> bool:
+        return self.generator is None  # torch's own has a graph draw anew at every replay; others it does not know
+
     def _prepare_for_nce(self) -> None:
         never = self.sampler.log_prob(torch.arange(self.num_classes, device=self.linear.weight.device)).isneginf()
         if never.any():

@@ -21,6 +21,7 @@ Shape letters: B rows, H width of the layer, K targets per row, C classes.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-decorators, allow-untyped-calls, allow-incomplete-defs
+from ctypes import c_float
 from typing import Any, NamedTuple
 
 import torch
@@ -299,7 +300,7 @@ class _ThroughColumns(_Step):
 
 def _in_two(number: float) -> tuple[float, float]:
     """Two float32 numbers whose sum is `number` to 48 bits."""
-    high = torch.tensor(number, dtype=torch.float32).item()
+    high = c_float(number).value
     return high, number - high
 
 

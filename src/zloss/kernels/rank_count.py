@@ -27,7 +27,7 @@ def count_higher_(
     index: Tensor,  # (B, K) int64, the targets
     start: int,
 ) -> None:
-    """Add up, for every target, how many classes of the block score higher."""
+    """Add up, for every target, how many classes of the block score higher; NaN does."""
     rows, classes = scores.shape
     if rows and classes:
         with torch.cuda.device_of(scores):
@@ -46,6 +46,6 @@ def _count_higher(higher, scores, own, index, start, N, stride, K: tl.constexpr,
         for first in range(0, N, COLUMNS):
             j = first + tl.arange(0, COLUMNS)
             score = tl.load(scores + i * stride + j, mask=j < N, other=float("-inf"))
-            count += ((score > bound) & (j != target)).to(tl.int32)
+            count += tl.where((score <= bound) | (j == target), 0, 1)
         place = higher + i * K + k
         tl.store(place, tl.load(place) + tl.sum(count))

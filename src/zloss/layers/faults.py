@@ -99,4 +99,5 @@ class DeviceReports:
 
 
 def _pinned_like(report: Tensor) -> Tensor:
-    return torch.empty(report.shape, dtype=report.dtype, pin_memory=True)
+    # Whatever torch's default device is: only memory of the host can be pinned.
+    return torch.empty(report.shape, dtype=report.dtype, device="cpu", pin_memory=True)

@@ -234,16 +234,16 @@ def _count_higher_(
     index: Tensor,  # (B, K) the targets
     start: int,
 ) -> None:
-    """Add up, for every target, how many classes of the block score higher."""
+    """Add up, for every target, how many classes of the block score higher; NaN does, as `topk` has it."""
     if own.is_cuda and own.dtype == torch.float32 and kernels.available():
         kernels.load("rank_count").count_higher_(higher, scores, own, index, start)
         return
     local = index - start
     inside = (local >= 0) & (local < scores.shape[1])
     # Its score may differ in the last bit between two products: a target must not outrank itself.
-    itself = inside & (scores.gather(1, local.clamp(0, scores.shape[1] - 1)) > own)
+    itself = inside & (scores.gather(1, local.clamp(0, scores.shape[1] - 1)) <= own).logical_not()
     for k in range(index.shape[1]):
-        higher[:, k] += (scores > own[:, k, None]).sum(1)
+        higher[:, k] += scores.shape[1] - (scores <= own[:, k, None]).sum(1)
     higher -= itself.long()
 
 

@@ -183,7 +183,8 @@ class FactoredWeight(nn.Module):
 
     def _is_plain(self) -> bool:
         """Whether V is W."""
-        return not self.omega.any() and torch.equal(self.U, torch.eye(len(self.U)).to(self.U))
+        identity = torch.eye(len(self.U), dtype=self.U.dtype, device=self.U.device)
+        return not self.omega.any() and torch.equal(self.U, identity)
 
     def _is_one_matrix(self) -> bool:
         """Whether V and the factors fit each other, by the mean row of W: that is no proof, and one look at V."""
@@ -406,8 +407,8 @@ class FactoredWeight(nn.Module):
         self._refresh_copies()
 
     def _reset_factors(self, pivot: Tensor | None = None) -> None:
-        torch.nn.init.eye_(self.U)
-        torch.nn.init.eye_(self.U_inv)
+        for factor in (self.U, self.U_inv):  # `nn.init.eye_` would ask torch's default device
+            factor.zero_().fill_diagonal_(1)
         self.omega.zero_()
         with exact_products(self.V.device.type):
             wbar, gram = centred_moments(self.V, self.U.dtype, self.product_dtype, pivot=pivot)
