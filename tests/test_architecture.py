@@ -44,6 +44,7 @@ LAYERS = (
     ("zloss.layers.gradient",),
     ("zloss.layers.update",),
     ("zloss.layers.conditioning",),
+    ("zloss.layers.foreign_writes",),
     ("zloss.layers.fused",),
     ("zloss.layers.weight",),
     ("zloss.layers.statistics",),

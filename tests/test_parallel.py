@@ -8,6 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -83,6 +85,17 @@ def train_inside(rank: int, name: str) -> str:
     return "nothing was refused"
 
 
+def train_sharded(rank: int, name: str) -> str:
+    trunk, output = make_network(name)
+    fully_shard(output, mesh=init_device_mesh("cpu", (PROCESSES,)))
+    output(*zloss.gather_batch(trunk(whole_batch(rank)[0]), whole_batch(rank)[1])).backward()
+    try:
+        output.sgd(lr=0.5).step()
+    except ValueError as error:
+        return str(error)
+    return "nothing was refused"
+
+
 @pytest.mark.parametrize("name", HEADS)
 def test_processes_train_as_one_with_the_whole_batch(name: str, tmp_path: Path) -> None:
     trunk, output = make_network(name)
@@ -97,6 +110,11 @@ def test_processes_train_as_one_with_the_whole_batch(name: str, tmp_path: Path) 
 def test_a_factored_layer_inside_of_it_is_refused(tmp_path: Path) -> None:
     for told in in_processes(train_inside, "factored", tmp_path):
         assert "cannot train inside DistributedDataParallel" in told
+
+
+def test_a_factored_layer_that_is_shared_out_is_refused(tmp_path: Path) -> None:
+    for told in in_processes(train_sharded, "factored", tmp_path):
+        assert "cannot train inside fully_shard" in told
 
 
 def test_a_single_process_has_its_own_batch() -> None:

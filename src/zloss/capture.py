@@ -199,10 +199,9 @@ class _Graph:
 
 
 def _device_of(inputs: Sequence[Tensor], optimizers: Sequence[Optimizer]) -> torch.device:
-    parameters = [group["params"][0] for optimizer in optimizers for group in optimizer.param_groups if group["params"]]
-    for tensor in (*inputs, *parameters):
-        return tensor.device
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    groups = (group for optimizer in optimizers for group in optimizer.param_groups)
+    tensors: list[Tensor] = [*inputs, *(parameter for group in groups for parameter in group["params"][:1])]
+    return tensors[0].device if tensors else torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _as_captured(option: Any) -> Any:

@@ -37,13 +37,16 @@ def gather_batch(
     return _GatheredRows.apply(h, group), _gathered(target, group)  # type: ignore[no-untyped-call]
 
 
-def refuse_data_parallel() -> None:
+def refuse_data_parallel(weight: Tensor) -> None:
     """Refuse to be inside of `DistributedDataParallel`: for a layer whose gradient is none that it could average, and
-    whose factors it would overwrite with those of rank 0.
+    whose factors it would overwrite with those of rank 0. Nor can `fully_shard` share out its weight.
     """
-    if _has_others(None) and getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None) is not None:
+    is_wrapped = getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None) is not None
+    is_sharded = hasattr(weight, "device_mesh")
+    if is_sharded or (is_wrapped and _has_others(None)):
+        name = "fully_shard" if is_sharded else "DistributedDataParallel"
         raise ValueError(
-            "FactoredLinear cannot train inside DistributedDataParallel, which knows nothing of its gradient: wrap the "
+            f"FactoredLinear cannot train inside {name}, which knows nothing of its gradient: wrap the "
             "layers below alone, and give this one the gathered batch of all processes (README, several GPUs)"
         )
 

@@ -10,13 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from zloss import kernels
-from zloss.capture import is_capturing, note_captured
+from zloss.capture import is_capturing, must_not_wait, note_captured
 from zloss.layers.conditioning import Health, assess, centred_moments, condition_of, materialise_
 from zloss.layers.faults import DeviceReports, Fault, fault_error
+from zloss.layers.foreign_writes import Stamp, is_one_matrix, is_plain, stamps
 from zloss.layers.fused import FusedFactors
 from zloss.layers.gradient import RecordedGradient, concatenate
 from zloss.layers.precision import check_dtypes, default_product_dtype, default_state_dtype, exact_products
 from zloss.layers.update import Factors, Step, exact_step, subtract_rows_
+from zloss.parallel import refuse_data_parallel
 
 Implementation = Literal["auto", "torch", "triton"]
 
@@ -29,8 +31,6 @@ _MAX_SCALE = 1e6
 _LEAP = 100.0
 _FORGOTTEN_STEP = 100  # backward passes without a step before we suspect that there is no optimizer
 _MARK = 1e-20  # told from zero, and lost in any norm of gradients that it gets into
-# Of the mean row, relative to the size of W: far above rounding, far below what an average of factors comes to.
-_FIT = 1e-4
 _HASTY_STEPS, _HASTY_REFACTORS = 10, 5  # so many refactors, each so soon after the last: the learning rate is too large
 
 
@@ -88,7 +88,9 @@ class FactoredWeight(nn.Module):
         self._drift: Tensor | None = None
         self._steps_since_refactor = self._hasty_refactors = 0
         self._records: list[RecordedGradient] = []
-        self._backward_passes = 0  # since the last step
+        self._passes_without_step: int | None = 0  # None once there was a step
+        self._is_unproven = True  # until it is first used: `.data` may be written to before, which leaves no trace
+        self._is_copy = False  # until it has weights of its own: an average is often collected in a copy
         self._mark: Tensor | None = None
         self._mark_version = 0
         self._captured_records: list[RecordedGradient] = []
@@ -102,7 +104,7 @@ class FactoredWeight(nn.Module):
         for name, shape in {"U": square, "U_inv": square, "omega": row, "wbar": row, "gram": square}.items():
             self.register_buffer(name, torch.empty(shape, device=self.V.device, dtype=self._state_dtype()))
         self._forget_history()
-        self._note_versions()
+        self._stamps = self._current_stamps()
 
     # ---- the matrix --------------------------------------------------------------------------------------------------
 
@@ -117,7 +119,7 @@ class FactoredWeight(nn.Module):
             self._finish_refactor(tracked_gram=self.gram.clone(), tracked_mean=self.wbar.clone())
         self._records = [record.after_refactor() for record in self._records]
         self.version += 1
-        self._note_versions()
+        self._stamps = self._current_stamps()
 
     @torch.no_grad()
     def condition(self) -> float:
@@ -148,7 +150,7 @@ class FactoredWeight(nn.Module):
         """Take what V holds now as W: after you have written weights of your own to it."""
         self._reset_factors()
         self._forget_history()
-        self._note_versions()
+        self._own_weights()
 
     # ---- writes of others --------------------------------------------------------------------------------------------
 
@@ -158,39 +160,33 @@ class FactoredWeight(nn.Module):
 
         An initialiser that goes through the parameters of a model means W, and knows nothing of what is known about it.
         """
-        now, seen = self._versions(), self._seen_versions
-        if now == seen:
+        now = self._current_stamps()
+        looks = self._is_unproven and not must_not_wait() and not self.V.is_meta
+        if now == self._stamps and not looks:
             return
-        changed = [new != old for new, old in zip(now, seen, strict=True)]
-        if all(changed) and self._is_one_matrix():  # somebody has loaded all of it
-            self._refresh_copies()
-            self._forget_history()
-            self._note_versions()
-        elif not any(changed[1:]) and self._is_plain():
+        self._is_unproven &= not looks
+        changed = [new != old for new, old in zip(now, self._stamps, strict=True)]
+        if (all(changed) or not any(changed)) and is_one_matrix(self.V, self.factors()):
+            if any(changed):  # somebody has loaded all of it
+                self._refresh_copies()
+                self._forget_history()
+            self._stamps = now
+        elif not any(changed[1:]) and not self._is_copy and is_plain(self.factors()):
             self.adopt_rows()
         else:
+            self._is_unproven = True
             raise ValueError(
-                "V or its factors were written to from outside, as when weights are averaged, and no longer make one "
-                "weight matrix: load a checkpoint, or call adopt_rows() to take V as the weights"
+                "V or its factors were written to from outside, as when weights are averaged (or by LBFGS), and no "
+                "longer make one weight matrix: load a checkpoint, or call adopt_rows() to take V as the weights"
             )
 
-    def _versions(self) -> tuple[int, ...]:
-        """How often torch has seen V and each factor written to; kernels are not counted, nor are replays."""
-        return tuple(-1 if tensor.is_inference() else tensor._version for tensor in (self.V, *self.factors()))
+    def _current_stamps(self) -> tuple[Stamp, ...]:
+        return stamps(self.V, self.factors())
 
-    def _note_versions(self) -> None:
-        self._seen_versions = self._versions()
-
-    def _is_plain(self) -> bool:
-        """Whether V is W."""
-        identity = torch.eye(len(self.U), dtype=self.U.dtype, device=self.U.device)
-        return not self.omega.any() and torch.equal(self.U, identity)
-
-    def _is_one_matrix(self) -> bool:
-        """Whether V and the factors fit each other, by the mean row of W: that is no proof, and one look at V."""
-        mean = self.V.mean(0, dtype=self.U.dtype) @ self.U + self.omega
-        size = ((self.gram.trace() / len(self.V) + self.wbar.square().sum()) / len(self.U)).sqrt()
-        return bool((mean - self.wbar).abs().max() <= _FIT * size)
+    def _own_weights(self) -> None:
+        """From here on these are its own, as they are now."""
+        self._is_copy = False
+        self._stamps = self._current_stamps()
 
     # ---- the gradient ------------------------------------------------------------------------------------------------
 
@@ -200,8 +196,10 @@ class FactoredWeight(nn.Module):
             self._records = []
             self.gradient_mark.grad = self._intact_mark()
         self._records.append(gradient)
-        self._backward_passes += 1
-        if self._backward_passes == _FORGOTTEN_STEP:
+        if self._passes_without_step is None:
+            return
+        self._passes_without_step += 1
+        if self._passes_without_step == _FORGOTTEN_STEP:
             warnings.warn(
                 f"{_FORGOTTEN_STEP} backward passes without a step: give this layer to a FactoredSGD, as other "
                 "optimizers pass over it",
@@ -238,12 +236,12 @@ class FactoredWeight(nn.Module):
         mark = self.gradient_mark.grad
         if mark is None or mark._version == self._mark_version or is_capturing():
             return
-        if abs(mark.item() / _MARK - 1) > 1e-3:
-            warnings.warn(
-                "the gradients of the parameters were changed in place, as torch's clip_grad_norm_ does: that of a "
-                "factored layer is none of them, and stays as it is; use zloss.clip_grad_norm_ or scale_grad_",
-                stacklevel=2,
-            )
+        warnings.warn(
+            "the gradients of the parameters were changed in place, as torch's clip_grad_norm_ and clip_grad_value_ "
+            "do: that of a factored layer is none of them, and stays as it is; use zloss.clip_grad_norm_ or "
+            "scale_grad_",
+            stacklevel=2,
+        )
 
     @torch.no_grad()
     def grad_norm(self) -> Tensor:  # ()
@@ -269,13 +267,14 @@ class FactoredWeight(nn.Module):
     @torch.no_grad()
     def step_(self, lr: float, *, weight_decay: float = 0.0) -> None:
         """Take the SGD step of the recorded gradient and use it up. `FactoredSGD` calls this."""
+        refuse_data_parallel(self.V)  # it may have been whole for the forward pass
         if not self.waits_for_device and not is_capturing() and (report := self._reports.latest()) is not None:
             self._act_on(report)
         grad = self.recorded_gradient()
         if grad is None:
             self._warn_if_zeroed_too_soon()
             return
-        if self._versions() != self._seen_versions:
+        if self._current_stamps() != self._stamps:
             raise ValueError("V or its factors were written to between the forward pass and the step: step first")
         with exact_products(self.V.device.type):
             if self.uses_kernels:
@@ -288,9 +287,9 @@ class FactoredWeight(nn.Module):
         elif not self.waits_for_device:
             self._reports.push(self._report)
         self._steps_since_refactor += 1
-        self._backward_passes = 0
+        self._passes_without_step = None
         self._forget_gradient()
-        self._note_versions()
+        self._own_weights()
 
     def after_replay(self) -> None:
         """Look after the layer once a captured step has been replayed."""
@@ -406,6 +405,16 @@ class FactoredWeight(nn.Module):
             old.copy_(value)
         self._refresh_copies()
 
+    @torch.no_grad()
+    def _sharpen(self) -> None:
+        """Compute anew what follows from V, U and omega."""
+        with exact_products(self.V.device.type):
+            self.U_inv.copy_(torch.linalg.inv(self.U))
+            mean, gram = centred_moments(self.V, self.U.dtype, self.product_dtype)
+            self.wbar.copy_(mean @ self.U + self.omega)
+            self.gram.copy_(self.U.T @ gram @ self.U)
+        self._refresh_copies()
+
     def _reset_factors(self, pivot: Tensor | None = None) -> None:
         for factor in (self.U, self.U_inv):  # `nn.init.eye_` would ask torch's default device
             factor.zero_().fill_diagonal_(1)
@@ -485,8 +494,13 @@ class FactoredWeight(nn.Module):
             self._report = torch.zeros(4, device=self.V.device, dtype=torch.float64)
             self._reports = DeviceReports()  # what the old one keeps to use again is of another length or device
         if (*kind, place) != (self.V.device, self.V.dtype, self.V.data_ptr()):
+            if self._records:
+                warnings.warn("the gradient recorded for this layer was lost as it was moved: step first", stacklevel=2)
             self._forget_history()
-        self._note_versions()
+        self._restore_mark()
+        if self.V.dtype.itemsize > kind[1].itemsize and not self.V.is_meta:
+            self._sharpen()  # what is known of W was computed in the coarser dtype
+        self._stamps = self._current_stamps()
         return self
 
     def __getstate__(self) -> dict[str, Any]:
@@ -497,7 +511,8 @@ class FactoredWeight(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._restore_mark()
-        self._note_versions()
+        self._is_copy = self._is_unproven = True
+        self._stamps = self._current_stamps()
 
     def _restore_mark(self) -> None:
         """After torch has made a plain parameter of it, or has given memory to a layer that had none."""
@@ -515,13 +530,22 @@ class FactoredWeight(nn.Module):
         kept = {prefix + "gradient_mark": self.gradient_mark.detach()}
         blunt = {key: state_dict[key].to(own[key].dtype) for key in fitting if state_dict[key].dtype.itemsize < 4}
         kept |= blunt
-        if 0 < len(fitting) < len(own):
+        fault = "they load together" if 0 < len(fitting) < len(own) else None
+        if len(fitting) == len(own) and not blunt and not _make_one_matrix([state_dict[key] for key in own]):
+            fault = "these do not, as when factors are averaged"
+        if fault is not None:
             kept |= fitting
-            args[-1].append("V and its factors make one matrix: they load together, so none of them was loaded")
+            args[-1].append(f"V and its factors make one matrix: {fault}, so none of them was loaded")
         super()._load_from_state_dict(state_dict | kept, prefix, *args)
         self._restore_mark()
         self._refresh_copies()
         self._forget_history()
-        self._note_versions()
+        self._own_weights()
         if blunt and not self.V.is_meta:
             self.refactor()  # factors that were rounded to half precision no longer fit each other
+
+
+def _make_one_matrix(loaded: list[Tensor]) -> bool:
+    V, *factors = (tensor.detach() for tensor in loaded)
+    on_device = Factors(*(factor.to(V.device, torch.promote_types(factor.dtype, V.dtype)) for factor in factors))
+    return V.is_meta or is_one_matrix(V, on_device)
