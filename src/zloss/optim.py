@@ -1,20 +1,30 @@
 """SGD on factored layers and on row-sparse gradients, and clipping of all of them together."""
 
 import math
-from collections.abc import Callable, Iterable
-from typing import Any, overload
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from zloss import kernels
 from zloss.layers import FactoredLinear
+from zloss.layers.gradient import RecordedGradient
 from zloss.layers.weight import GradientMark
+
+# What torch's schedulers keep in a group, and who resumes a schedule may have to put there; and its name, for logs.
+_NOTES = {"initial_lr", "max_lr", "min_lr", "swa_lr", "name"}
+# What a state dict of another optimizer may ask for; further options of theirs mean nothing without these.
+_FOREIGN_OPTIONS = {"momentum", "nesterov", "maximize", "betas", "weight_decay"}
 
 
 class PlainSGD(Optimizer):
     """`parameter -= lr * gradient` in some form, group by group."""
+
+    options: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
+    _instead: ClassVar[str] = "the optimizers of torch.optim have others"
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -28,12 +38,33 @@ class PlainSGD(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._descend_all()
+        return loss
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters with options of their own."""
+        if isinstance(param_group, dict):  # else torch says what is wrong
+            self._refuse(name for name in param_group if name not in {"params", *self.options, *_NOTES})
+            _check_rates(self.defaults | param_group)
+        super().add_param_group(param_group)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the options; also those of a `torch.optim.SGD`, unless it used some that are missing here."""
+        foreign = _FOREIGN_OPTIONS.difference(self.options)
+        for group in state_dict["param_groups"]:
+            self._refuse(name for name, value in group.items() if name in foreign and value)
+        super().load_state_dict(state_dict)
+
+    def _refuse(self, names: Iterable[str]) -> None:
+        if refused := ", ".join(names):
+            raise ValueError(f"{type(self).__name__} has {' and '.join(self.options)}, got {refused}: {self._instead}")
+
+    def _descend_all(self) -> None:
         for group in self.param_groups:  # all of them, before any parameter has changed
             _check_rates(group)
         for group in self.param_groups:
             for parameter in group["params"]:
                 self._descend(parameter, group)
-        return loss
 
     def _descend(self, parameter: Tensor, group: dict[str, Any]) -> None:
         raise NotImplementedError
@@ -42,8 +73,14 @@ class PlainSGD(Optimizer):
 class FactoredSGD(PlainSGD):
     """Plain SGD on factored layers: exactly the steps of `torch.optim.SGD` on the dense weights they stand for.
 
-    Use it beside an ordinary optimizer for the rest of the network. Learning-rate schedulers work as usual. Momentum
-    and adaptive rates would need a dense gradient and do not exist here.
+    Use it beside an ordinary optimizer for the rest of the network. Learning-rate schedulers work as usual; those that
+    cycle momentum too, `OneCycleLR` and `CyclicLR`, with `cycle_momentum=False`. Momentum and adaptive rates would need
+    a dense gradient and do not exist here.
+
+    `scaler.step(optimizer)` of a `torch.amp.GradScaler` divides the recorded gradients by the scale and takes the step,
+    or takes none and drops them where one has a NaN or an infinity. The scale itself follows the gradients of the
+    ordinary optimizer, which are not finite either where these are not; `scaler.update()` has to have one. To clip in
+    between, see `unscale_`.
 
     Args:
         layers: a layer, several, or parameter groups `{"layers": [...], "lr": ...}`.
@@ -55,6 +92,11 @@ class FactoredSGD(PlainSGD):
     >>> scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=10)
     """
 
+    _instead = "momentum and adaptive rates need a dense gradient, which GramLinear under an ordinary optimizer has"
+    _step_supports_amp_scaling = True  # asks GradScaler for the two below, which are there while it calls `step`
+    grad_scale: Tensor | None  # None where its own `unscale_` was called
+    found_inf: Tensor | int
+
     def __init__(
         self,
         layers: FactoredLinear | Iterable[FactoredLinear] | Iterable[dict[str, Any]],
@@ -63,6 +105,7 @@ class FactoredSGD(PlainSGD):
         weight_decay: float = 0.0,
     ) -> None:
         self._layers: dict[Tensor, FactoredLinear] = {}
+        self._unscaled: dict[Tensor, Tensor] = {}  # the batch of a record, which stays when that is scaled, says which
         groups: list[Any] = _listed(layers)
         if not groups:
             raise ValueError("FactoredSGD got no layers")
@@ -83,21 +126,78 @@ class FactoredSGD(PlainSGD):
                     f"FactoredSGD trains FactoredLinear layers, got {type(layer).__name__}; "
                     "give other parameters to an ordinary optimizer; a head makes its own by head.sgd(lr)"
                 )
-        _check_rates(self.defaults | group)
         super().add_param_group(group | {"params": [layer.V for layer in layers]})
         self._layers |= {layer.V: layer for layer in layers}
 
+    def unscale_(self, scaler: GradScaler) -> None:
+        """Divide the recorded gradients by the scale, to clip them; `scaler.step(optimizer)` does not do it again.
+
+        To be called in the place of `scaler.unscale_(optimizer)`, which finds nothing to divide.
+
+        >>> layer = zloss.FactoredLinear(8, 1000)
+        >>> optimizer, scaler = FactoredSGD(layer, lr=0.5), torch.amp.GradScaler("cpu")
+        >>> loss = zloss.ZLoss(a=0.1, b=10)(layer(torch.randn(4, 8), torch.tensor([1, 2, 3, 4])))
+        >>> scaler.scale(loss).backward()
+        >>> optimizer.unscale_(scaler)
+        >>> norm = zloss.clip_grad_norm_(layer, 1.0)
+        >>> scaler.step(optimizer)
+        """
+        self._divide(scaler.get_scale())
+
+    def _descend_all(self) -> None:
+        try:
+            if self._is_to_skip():
+                self.zero_grad()
+            else:
+                super()._descend_all()
+        except Exception:
+            # GradScaler forgets them only after a step that was not refused, and would multiply the next scale by this.
+            for name in ("grad_scale", "found_inf"):
+                vars(self).pop(name, None)
+            raise
+
+    def _is_to_skip(self) -> bool:
+        """Undo the scaling of a GradScaler that calls this step, and say whether it wants it skipped."""
+        if not hasattr(self, "grad_scale"):
+            return False
+        if self.grad_scale is not None:
+            self._divide(self.grad_scale)
+        elif any(True for _ in self._scaled()):
+            raise ValueError(
+                "scaler.unscale_(optimizer) does not find the recorded gradient of a factored layer, which is still "
+                "scaled: call optimizer.unscale_(scaler) in its place"
+            )
+        records = [record for layer in self._layers.values() if (record := layer.recorded_gradient()) is not None]
+        return bool(self.found_inf) or not all(_is_finite(record) for record in records)
+
+    def _divide(self, scale: Tensor | float) -> None:
+        for parameter, layer, record in self._scaled():
+            layer.scale_grad_(torch.as_tensor(scale, dtype=layer.U.dtype, device=layer.U.device).reciprocal())
+            self._unscaled[parameter] = record.h
+
+    def _scaled(self) -> Iterator[tuple[Tensor, FactoredLinear, RecordedGradient]]:
+        for parameter, layer in self._layers.items():
+            record = layer.recorded_gradient()
+            if record is not None and record.h is not self._unscaled.get(parameter):
+                yield parameter, layer, record
+
     def _descend(self, parameter: Tensor, group: dict[str, Any]) -> None:
         self._layers[parameter].step_(float(group["lr"]), weight_decay=group["weight_decay"])
+        self._unscaled.pop(parameter, None)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the recorded gradients."""
         for layer in self._layers.values():
             layer.zero_grad()
+        self._unscaled.clear()
 
     def __getstate__(self) -> dict[str, Any]:
         # Torch names what a copy of an optimizer has; without its layers this one could not step.
-        return super().__getstate__() | {"_layers": self._layers}
+        return super().__getstate__() | {"_layers": self._layers, "_unscaled": {}}
+
+
+def _is_finite(record: RecordedGradient) -> bool:
+    return bool(record.is_finite() & record.target_rows.isfinite().all())
 
 
 def _listed(layers: Any) -> list[Any]:
@@ -116,8 +216,9 @@ class RowSGD(PlainSGD):
     >>> optimizer = RowSGD(head.parameters(), lr=0.1)
     """
 
+    options = ("lr",)
+
     def __init__(self, params: Iterable[Tensor] | Iterable[dict[str, Any]], lr: float) -> None:
-        _check_rates({"lr": lr})
         super().__init__(params, {"lr": lr})
 
     def _descend(self, parameter: Tensor, group: dict[str, Any]) -> None:
@@ -167,7 +268,7 @@ def clip_grad_norm_(
     device = grads[0].device if grads else layers[0].V.device if layers else torch.device("cpu")
     norms = [_entries(grad).norm(dtype=torch.float64) for grad in grads] + [layer.grad_norm() for layer in layers]
     norms = norms or [torch.zeros((), device=device)]
-    total = torch.stack([norm.to(device).double() for norm in norms]).norm()
+    total: Tensor = torch.stack([norm.to(device).double() for norm in norms]).norm()
     if error_if_nonfinite and not total.isfinite():
         raise ValueError(f"the norm of the gradients is {total.item()}: nothing was clipped")
     factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
