@@ -1,24 +1,27 @@
 """Rebuild the tables of the documents from the records: `python benchmarks/tables.py`, or `--check` to compare only.
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`; each name is a function below.
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`; each name is a function below. A quotient is of
+two times of one run, the latest that has both.
 """
 
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from zloss.lab.bench.layer_suite import ONE_BILLION_WORD
 from zloss.lab.paper.documents import MARKDOWN_TABLES, markdown
+from zloss.lab.paper.speed_checks import PLACES
+from zloss.lab.paper.timings import DEVICES, FILES, Device, Run, Timings, by_turns, fastest, ratio
 from zloss.lab.records import Record, read_records
 
 ROOT = Path(__file__).parent.parent
 RECORDS = Path(__file__).parent / "records"
 DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("heads.md", "lab.md", "results.md", "speed.md")))
-DEVICES = ("cpu", "cuda")
-ONE_BILLION_WORD = 793_471
+FIL8 = 213_271  # classes
 
 
 def speed() -> str:
@@ -27,26 +30,31 @@ def speed() -> str:
         "| one step of the output layer, B = 200, H = 512 | CPU | GPU |",
         "|---|---|---|",
     ]
-    cpu, gpu = (_latest("output", device) for device in DEVICES)  # ratios are of one run
     for name in ("dense softmax", *_GPU_SOFTMAXES, "hierarchical softmax", "sampled softmax"):
-        of_cpu = "" if name in _GPU_SOFTMAXES else _ratio(cpu, _launched(cpu, name))
-        lines.append(f"| {name}, 793,471 classes / factored Z-loss | {of_cpu} | {_ratio(gpu, _launched(gpu, name))} |")
+        of_cpu = "" if name in _GPU_SOFTMAXES else _ratio("cpu", name)
+        lines.append(f"| {name}, 793,471 classes / factored Z-loss | {of_cpu} | {_ratio('cuda', name)} |")
     growth = " | ".join(_growth(device) for device in DEVICES)
-    lines.append(f"| factored Z-loss, many classes / 10,000 classes | {growth} |")
-    lines.append(f"| factored Z-loss, 793,471 classes | | {_time(gpu, 'factored'):.2f} ms |")
+    lines.append(f"| factored Z-loss, many classes / few | {growth} |")
+    factored = fastest(_latest("output", "cuda"), _FACTORED, **_LARGEST)
+    lines.append(f"| factored Z-loss, 793,471 classes | | {_milliseconds(factored)} |")
     return "\n".join([*lines, "", _source("output")])
 
 
+_FACTORED = ("factored",)
+_LARGEST = {"batch": 200, "classes": ONE_BILLION_WORD, "targets": "uniform"}
 _GPU_SOFTMAXES = ("dense softmax, TF32", "dense softmax, TF32, compiled")
 
 
-def _growth(device: str) -> str:
-    """Of the time of the factored step, from 10,000 classes to the most that one run has measured."""
-    records = _latest("scaling", device) or _latest("output", device)
-    same = {"batch": 200, "hidden": 512}
-    most = max((record["classes"] for record in records if _agrees(record, {"name": "factored"} | same)), default=0)
-    growth = _quotient(*(_fastest(records, ("factored",), classes=classes, **same) for classes in (most, 10_000)))
-    return "not run" if growth is None else f"{growth:.3g} with {most:,}"
+def _ratio(device: Device, name: str) -> str:
+    """All ratios of the table are of the latest run."""
+    own, pace = (fastest(_latest("output", device), names, **_LARGEST) for names in ((name,), _FACTORED))
+    return _shown(ratio(own, pace, device))
+
+
+def _growth(device: Device) -> str:
+    """Of the time of the factored step, over the widest range of classes that one run has."""
+    growth = Timings.read(RECORDS).growth("z_loss", device)
+    return "not run" if growth is None else f"{growth.factor:.3g} with {growth.many:,} / {growth.few:,}"
 
 
 def heads() -> str:
@@ -60,17 +68,22 @@ def heads() -> str:
     cpu, gpu = (_records("output", device) for device in DEVICES)
     growth = [record for record in _records("scaling", "cuda") if record["hidden"] == 512]
     for name, targets, launch in _rows_of(gpu):
-        of_gpu = [_line([*gpu, *growth], name, size, targets, launch=launch) for size in sizes]
-        cells = [*map(_milliseconds, of_gpu)]
+        where = {"name": name, "batch": 200, "targets": targets, "launch": launch}
+        of_gpu = [_first([*gpu, *growth], where | {"classes": size}) for size in sizes]
+        cells = [_marked(_milliseconds, record, gpu) for record in of_gpu]
         if launch == "eager":
-            of_cpu = [_line(cpu, name, size, targets) for size in sizes]
-            ratios = [_ratio(cpu, record) for record in of_cpu]
-            cells = [*ratios, *cells, _gigabytes(of_cpu[-1]), _gigabytes(of_gpu[-1])]
+            of_cpu = [_first(cpu, where | {"classes": size}) for size in sizes]
+            ratios = [_marked(_turns, record, cpu) for record in of_cpu]
+            memory = [_marked(_gigabytes, of_cpu[-1], cpu), _marked(_gigabytes, of_gpu[-1], gpu)]
+            cells = [*ratios, *cells, *memory]
         else:
             cells = ["", "", "", *cells, "", ""]
         law = ", words by frequency" if targets == "zipf" else ""
         lines.append(f"| {name}{law}{', CUDA graph' if launch == 'graph' else ''} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", _source("output")])
+    earlier = (
+        "With * of an earlier run: compare such times with each other; a ratio is to the factored step of its own run."
+    )
+    return "\n".join([*lines, "", earlier, "", _source("output")])
 
 
 def _rows_of(records: list[Record]) -> list[tuple[str, str, str]]:
@@ -82,13 +95,11 @@ def _rows_of(records: list[Record]) -> list[tuple[str, str, str]]:
 def gram() -> str:
     """The Gram layer beside a dense one, as the batch grows."""
     lines = ["| Z-loss, C = 100,000, H = 512: time of dense / Gram | CPU | GPU |", "|---|---|---|"]
-    cpu, gpu = (_records("gram", device) for device in DEVICES)
     for batch in (200, 1000, 4000):
-        times = [
-            [_line(records, name, 100_000, batch=batch)["time_ms"] for name in ("dense Z-loss", "Gram Z-loss")]
-            for records in (cpu, gpu)
-        ]
-        lines.append(f"| B = {batch:,} | {' | '.join(f'{dense / gram:.2f}' for dense, gram in times)} |")
+        where = {"batch": batch, "classes": 100_000, "launch": "eager"}
+        above, below = ({"names": (name,)} | where for name in ("dense Z-loss", "Gram Z-loss"))
+        quotients = [_quotient("gram", device, above, below) for device in DEVICES]
+        lines.append(f"| B = {batch:,} | {' | '.join(_shown(quotient, '.2f') for quotient in quotients)} |")
     return "\n".join([*lines, "", _source("gram")])
 
 
@@ -112,51 +123,46 @@ _CUT = ("dense softmax, CCE, bf16", "dense softmax, CCE exact, bf16")
 
 def _layer_targets() -> Iterator[Target]:
     """Of the output layer on the GPU, H = 512, C = 793,471."""
-    records, scaling = _records("output", "cuda"), _records("scaling", "cuda")
     bounds = {200: ("0.10", 70, 60, 9, 5), 1000: ("0.20", 130, 45, 12, 4)}
     for batch, (own, dense, cut, hierarchical, sampled) in bounds.items():
-        where = {"batch": batch, "classes": ONE_BILLION_WORD, "targets": "uniform"}
-        factored = _fastest(records, ("factored",), **where)
-        yield f"factored Z-loss, B = {batch:,}", f"<= {own} ms", factored, " ms"
+        where = _LARGEST | {"batch": batch}
+        factored = {"names": _FACTORED} | where
+        yield f"factored Z-loss, B = {batch:,}", f"<= {own} ms", _time("output", factored), " ms"
         for what, names, bound in (
             ("dense softmax (best of TF32, bf16, compiled)", _DENSE, dense),
             ("cut cross-entropy (the faster of both modes)", _CUT, cut),
             ("hierarchical softmax", ("hierarchical softmax",), hierarchical),
             ("sampled softmax, 8192 samples", ("sampled softmax",), sampled),
         ):
-            ratio = _quotient(_fastest(records, names, **where), factored)
-            yield f"{what} / factored, B = {batch:,}", f">= {bound}", ratio, ""
-        ends = [_fastest(scaling, ("factored",), batch=batch, hidden=512, classes=10**power) for power in (7, 4)]
-        yield f"factored, C = 10,000,000 / C = 10,000, B = {batch:,}", "<= 1.1", _quotient(*ends), ""
+            quotient = _quotient("output", "cuda", {"names": names} | where, factored)
+            yield f"{what} / factored, B = {batch:,}", f">= {bound}", quotient, ""
+        many, few = (factored | {"hidden": 512, "classes": 10**power} for power in (7, 4))
+        growth = _quotient("scaling", "cuda", many, few)
+        yield f"factored, C = 10,000,000 / C = 10,000, B = {batch:,}", "<= 1.1", growth, ""
 
 
 def _model_targets() -> Iterator[Target]:
     """Of whole networks, of evaluation and of the refactor, on the GPU."""
-    records, evaluation = _records("model", "cuda"), _records("eval", "cuda")
-    net1 = _fastest(records, ("net1, factored",), batch=200)
-    dense = _fastest(records, tuple(f"net1, {name}" for name in _DENSE), batch=200)
-    yield "net1, factored Z-loss, B = 200", "<= 0.30 ms", net1, " ms"
-    epoch_min = None if net1 is None else 150e6 / 200 * net1 / 60_000
+    net1 = {"names": ("net1, factored",), "batch": 200}
+    dense = net1 | {"names": tuple(f"net1, {name}" for name in _DENSE)}
+    step_ms = _time("model", net1)
+    yield "net1, factored Z-loss, B = 200", "<= 0.30 ms", step_ms, " ms"
+    epoch_min = None if step_ms is None else 150e6 / 200 * step_ms / 60_000
     yield "an epoch of One Billion Word with it, the paper's 150 million n-grams", "< 4 min", epoch_min, " min"
-    yield "net1, dense softmax / factored Z-loss", ">= 25", _quotient(dense, net1), ""
-    yield "net2, factored Z-loss, B = 1,000", "", _fastest(records, ("net2, factored",), batch=1000), " ms"
-    rank = _fastest(evaluation, ("factored, rank",), batch=82_000, classes=ONE_BILLION_WORD)
-    yield "ranks of 82,000 examples over 793,471 classes", "<= 1.5 s", None if rank is None else rank / 1000, " s"
-    refactor = _fastest(evaluation, ("factored, refactor",), classes=ONE_BILLION_WORD)
-    yield "a refactor of 793,471 classes", "<= 40 ms", refactor, " ms"
+    yield "net1, dense softmax / factored Z-loss", ">= 25", _quotient("model", "cuda", dense, net1), ""
+    yield "net2, factored Z-loss, B = 1,000", "", _time("model", {"names": ("net2, factored",), "batch": 1000}), " ms"
+    rank_ms = _time("eval", {"names": ("factored, rank",), "batch": 82_000, "classes": ONE_BILLION_WORD})
+    yield "ranks of 82,000 examples over 793,471 classes", "<= 1.5 s", None if rank_ms is None else rank_ms / 1000, " s"
+    refactor_ms = _time("eval", {"names": ("factored, refactor",), "classes": ONE_BILLION_WORD})
+    yield "a refactor of 793,471 classes", "<= 40 ms", refactor_ms, " ms"
 
 
 def _refactor_targets() -> Iterator[Target]:
     """Of whole training runs on fil8."""
-    for device, place in (("cuda", "GPU"), ("cpu", "CPU")):
-        shares = [
-            record["refactor_share"] for record in _records("language_model", device) if "refactor_share" in record
-        ]
-        yield f"share of refactors in a run with 213,271 classes, {place}", "< 5 %", *_percent(shares)
-
-
-def _percent(shares: list[float]) -> tuple[float | None, str]:
-    return (100 * shares[0], " %") if shares else (None, "")
+    for device in reversed(DEVICES):
+        records = [record for record in _records("language_model", device) if record["classes"] == FIL8]
+        share = next((100 * record["refactor_share"] for record in records if "refactor_share" in record), None)
+        yield f"share of refactors in a run with {FIL8:,} classes, {PLACES[device]}", "< 5 %", share, " %"
 
 
 def _cpu_targets() -> Iterator[Target]:
@@ -164,25 +170,25 @@ def _cpu_targets() -> Iterator[Target]:
         ("output layer, dense softmax / factored, CPU", "output", "dense softmax", "200"),
         ("net1, dense softmax / factored, CPU", "model", "net1, dense softmax", "10.5"),
     ):
-        where = {"name": name, "batch": 200, "classes": ONE_BILLION_WORD}
-        found = [
-            record.get("ratio_to_factored") for record in _records(suite, "cpu") if where.items() <= record.items()
-        ]
-        yield what, f">= {bound}", found[0] if found else None, ""
+        steps = (fastest(run, (name,), batch=200, classes=ONE_BILLION_WORD) for run in _runs(suite, "cpu"))
+        yield what, f">= {bound}", next((by_turns(step) for step in steps if step), None), ""
 
 
-def _fastest(records: list[Record], names: tuple[str, ...], **where: Any) -> float | None:
-    """The least time of these heads, however they are launched."""
-    found = [record for record in records if record["name"] in names and _agrees(record, where)]
-    return min((record["time_ms"] for record in found if record["time_ms"] is not None), default=None)
+Step = dict[str, Any]  # which one: "names" of heads, and other fields of its records
 
 
-def _agrees(record: Record, where: dict[str, Any]) -> bool:
-    return all(record.get(key) == value for key, value in where.items())
+def _time(suite: str, step: Step) -> float | None:
+    """On the GPU, in milliseconds, from the latest run that has it."""
+    return next((float(found["time_ms"]) for run in _runs(suite, "cuda") if (found := fastest(run, **step))), None)
 
 
-def _quotient(above: float | None, below: float | None) -> float | None:
-    return None if above is None or below is None else above / below
+def _quotient(suite: str, device: Device, above: Step, below: Step) -> float | None:
+    """Of their times, both from the latest run that has both."""
+    for run in _runs(suite, device):
+        one, other = (fastest(run, **step) for step in (above, below))
+        if one and other:
+            return float(one["time_ms"] / other["time_ms"])
+    return None
 
 
 def profile() -> str:
@@ -272,9 +278,8 @@ def _layers(network: Record) -> str:
     return f"[{network['context']} * {network['embedding']}, {widths}]"
 
 
-# What has not been measured since stands in the records of earlier runs, some of it under another name: `speed` has the
-# heads that matter most, at the largest size; `output_layer` is the first benchmark.
-_EARLIER = {"output": ("speed", "output_layer"), "gram": ("output_layer",)}
+# What has not been measured since stands in the records of the first benchmark, some of it under another name.
+_FIRST = {"output": ("output_layer",), "gram": ("output_layer",)}
 _RENAMED = {
     "dense softmax, CCE": "dense softmax, CCE, bf16",
     "dense softmax, CCE exact": "dense softmax, CCE exact, bf16",
@@ -283,60 +288,52 @@ _RENAMED = {
 
 def _paths(suite: str, device: str) -> list[Path]:
     """The records of a suite, the latest first."""
-    paths = (RECORDS / f"{name}.{device}.jsonl" for name in (suite, *_EARLIER.get(suite, ())))
+    names = (*FILES.get(suite, (suite,)), *_FIRST.get(suite, ()))
+    paths = (RECORDS / f"{name}.{device}.jsonl" for name in names)
     return [path for path in paths if path.exists()]
 
 
+def _runs(suite: str, device: str) -> Iterator[Run]:
+    """The latest first."""
+    return map(_read, _paths(suite, device))
+
+
 def _records(suite: str, device: str) -> list[Record]:
-    return [record for path in _paths(suite, device) for record in _read(path)]
+    """Of all runs: for tables that say of which one a number is."""
+    return [record for run in _runs(suite, device) for record in run]
 
 
-def _latest(suite: str, device: str) -> list[Record]:
-    return [record for path in _paths(suite, device)[:1] for record in _read(path)]
+def _latest(suite: str, device: str) -> Run:
+    return next(_runs(suite, device), [])
 
 
-def _read(path: Path) -> list[Record]:
+def _read(path: Path) -> Run:
     records = read_records(path)
     return [record | {"name": _RENAMED.get(record.get("name", ""), record.get("name"))} for record in records]
 
 
-def _line(
-    records: list[Record],
-    name: str,
-    classes: int = ONE_BILLION_WORD,
-    targets: str = "uniform",
-    *,
-    batch: int = 200,
-    launch: str = "eager",
-) -> Record:
-    """The record of a head at a size; one that says "not run" where there is none."""
-    where = {"name": name, "classes": classes, "targets": targets, "batch": batch, "launch": launch}
-    nothing: Record = where | {"time_ms": None, "peak_bytes": None}
-    return next((record for record in records if _agrees(record, where)), nothing)
+def _first(records: Iterable[Record], where: Record) -> Record:
+    """The latest record of a head at a size; one that was not run where there is none."""
+    found = (record for record in records if where.items() <= record.items())
+    return next(found, where | {"time_ms": None, "peak_bytes": None})
 
 
-def _launched(records: list[Record], name: str, classes: int = ONE_BILLION_WORD) -> Record:
-    """As a CUDA graph if the factored step could be one in that run, and this head can."""
-    graphs = [_line(records, head, classes, launch="graph") for head in ("factored", name)]
-    if all(record["time_ms"] is not None for record in graphs):
-        return graphs[1]
-    return _line(records, name, classes)
+def _shown(value: float | None, digits: str = ".3g") -> str:
+    return "not run" if value is None else f"{value:{digits}}"
 
 
-def _time(records: list[Record], name: str, classes: int = ONE_BILLION_WORD) -> float:
-    return float(_launched(records, name, classes)["time_ms"])
+def _marked(cell: Callable[[Record], str], record: Record, records: list[Record]) -> str:
+    """With a star where it was not measured together with the first of all records."""
+    is_earlier = record["time_ms"] is not None and record["commit"] != records[0]["commit"]
+    return f"{cell(record)}*" if is_earlier else cell(record)
 
 
-def _ratio(records: list[Record], record: Record) -> str:
-    """To the factored step: measured by turns on a CPU, beside it in the same run on a GPU."""
-    if record["time_ms"] is None:
-        return "not run"
-    beside = record["time_ms"] / _time(records, "factored", record["classes"])
-    return f"{record.get('ratio_to_factored', beside):.3g}"
+def _turns(record: Record) -> str:
+    return _shown(by_turns(record))
 
 
-def _milliseconds(record: Record) -> str:
-    return "not run" if record["time_ms"] is None else f"{record['time_ms']:.2f} ms"
+def _milliseconds(record: Record | None) -> str:
+    return "not run" if record is None or record["time_ms"] is None else f"{record['time_ms']:.2f} ms"
 
 
 def _gigabytes(record: Record) -> str:

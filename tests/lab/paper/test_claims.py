@@ -1,5 +1,6 @@
 """Verdicts: what made-up records that agree or disagree with the paper lead to."""
 
+import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,10 +10,12 @@ import pytest
 
 from tests.lab.paper import made_up
 from zloss.lab.paper.claims import CLAIMS, Judged, counts, judged
-from zloss.lab.paper.duels import duel
+from zloss.lab.paper.duels import Outcome, duel
 from zloss.lab.paper.evidence import Evidence
 from zloss.lab.paper.final_scores import final_tables
 from zloss.lab.paper.methods import statements
+from zloss.lab.paper.records import CURVES
+from zloss.lab.paper.scores import MINUS
 from zloss.lab.paper.topics import TOPICS
 from zloss.lab.paper.verdicts import RULES, Verdict, combined, ratio_finding, verdict_of_slightly_worse
 
@@ -115,6 +118,20 @@ def test_slightly_worse_at_some_scores_is_partly() -> None:
     assert any("up to 2 points" in rule for rule in RULES)
 
 
+def test_a_loss_too_noisy_to_tell_is_not_better() -> None:
+    """Within noise is level only where the interval leaves out more than half a point behind."""
+    noisy = duel([0.60, 0.70, 0.75], [0.60, 0.62, 0.63], "top_1_error")
+    level = duel([0.600, 0.601, 0.602], [0.600, 0.6012, 0.601], "top_1_error")
+    ahead = duel([0.50, 0.501, 0.502], [0.600, 0.6012, 0.601], "top_1_error")
+    slightly = duel([0.61, 0.611, 0.612], [0.600, 0.6012, 0.601], "top_1_error")
+    assert (noisy.outcome, level.outcome) == (Outcome.EVEN, Outcome.EVEN)
+    assert verdict_of_slightly_worse([noisy]) is Verdict.PARTLY
+    assert verdict_of_slightly_worse([level, noisy]) is Verdict.PARTLY
+    assert verdict_of_slightly_worse([level, ahead]) is Verdict.BETTER
+    assert verdict_of_slightly_worse([level, slightly]) is Verdict.PARTLY
+    assert any("half a point" in rule for rule in RULES)
+
+
 def test_some_scores_of_many_are_partly(tmp_path: Path) -> None:
     records = []
     for line in made_up.tuned(2):
@@ -178,6 +195,89 @@ def test_without_other_b_that_claim_stays_open(tmp_path: Path) -> None:
     assert found.verdict is Verdict.NOT_RUN
     assert found.ours == "zloss paper figure3 --b 14,56"
     assert verdict(evidence, "minima at different a") is Verdict.PARTLY
+
+
+def test_a_and_b_are_compared_over_the_same_factors(tmp_path: Path) -> None:
+    """From half to double where both sweeps meet, b moves the error by 1 point and a by 1.75; far off, a does nothing.
+
+    The double of a is off the grid, on the straight line between two of its places.
+    """
+
+    def line(a: float, b: float, seed: int) -> dict[str, Any]:
+        by_a = 0.02 * min(max(math.log2(a / 0.1), -1), 1) / 2
+        error = 0.5 + by_a + 0.01 * math.log2(b / 28.0) / 2 + 0.0001 * (seed - 1) * (1 + (b > 28.0))
+        scores = dict.fromkeys(made_up.LEVEL, error)
+        settings = {"settings": made_up.SETTINGS, "valid": scores, "test": scores}
+        return {"figure": 3, "a": a, "b": b, "seed": seed} | settings | made_up.TOLD
+
+    near = [(0.1 * 2**power, 28.0) for power in (-1, 0, 0.5, 1.5)] + [(0.1, b) for b in (14.0, 56.0)]
+    far = [(0.1 * 2**power, 28.0) for power in (-8, -7, -6, 5, 6, 7)]
+    says, found = "a matters more than b", []
+    for places in (near, near + far):
+        lines = [line(a, b, seed) for a, b in places for seed in range(3)]
+        found.append(finding(with_records(tmp_path, "figure3", lines), says).finding)
+    assert found[0] == found[1]
+    assert found[0].verdict is Verdict.REPRODUCED
+    window = "from 0.5 to 2 times a = 0.1 and b = 28, points that the error moves"
+    assert found[0].ours.startswith(f"{window}: top-1 1.75 by a, 1.00 by b; top-5 1.75 by a")
+    assert f"b {MINUS} a: top-1 {MINUS}0.75 ±" in found[0].ours
+
+
+def test_what_a_moves_within_noise_of_b_does_not_count(tmp_path: Path) -> None:
+    lines = []
+    for line in made_up.sweep():
+        noisy = {score: value + 0.1 * (line["a"] == 0.025) * line["seed"] for score, value in line["test"].items()}
+        lines.append(line | {"test": noisy})
+    found = finding(with_records(tmp_path, "figure3", lines), "a matters more than b").finding
+    assert found.verdict is Verdict.NOT_REPRODUCED
+    assert "within noise" in found.ours
+
+
+def test_a_single_a_says_nothing_about_a(tmp_path: Path) -> None:
+    evidence = with_records(tmp_path, "figure3", [line for line in made_up.sweep() if line["a"] == 0.1])
+    found = finding(evidence, "a matters more than b").finding
+    assert (found.verdict, found.ours) == (Verdict.NOT_RUN, "zloss paper figure3")
+
+
+def alike(line: dict[str, Any]) -> dict[str, Any]:
+    """With the model for top-10 that of top-5."""
+    if line["tuned_for"] != "top_10_error":
+        return line
+    [twin] = [one for one in made_up.curves() if (one["tuned_for"], one["seed"]) == ("top_5_error", line["seed"])]
+    return twin | {"tuned_for": "top_10_error"}
+
+
+def test_models_with_the_same_settings_count_once(tmp_path: Path, evidence: Evidence) -> None:
+    twins = with_records(tmp_path, "figure4", map(alike, made_up.curves()))
+    for records, number in ((evidence, 4), (twins, 3)):
+        opposite = finding(records, "the worst at top-50").finding
+        assert opposite.verdict is Verdict.REPRODUCED
+        assert f"tuned for top-1: number {number} of {number} models that differ at top-50" in opposite.ours
+        assert f"worst of {number} models that differ" in finding(records, "a and b fit the loss").finding.ours
+        assert f"among {number} models that differ" in finding(records, "first iterations").finding.ours
+
+
+def test_all_models_alike_are_no_opposites(tmp_path: Path) -> None:
+    first = [line for line in made_up.curves() if line["tuned_for"] == "top_1_error"]
+    lines = [line | {"tuned_for": score} for score in CURVES for line in first]
+    evidence = with_records(tmp_path, "figure4", lines)
+    assert verdict(evidence, "the worst at top-50") is Verdict.NOT_REPRODUCED
+    assert verdict(evidence, "a and b fit the loss") is Verdict.NOT_REPRODUCED
+
+
+def test_the_worst_is_clearly_behind_the_next_worst(tmp_path: Path) -> None:
+    """Not behind the best alone: here the two worst are within noise of each other."""
+    worst = {line["seed"]: line for line in made_up.curves() if line["tuned_for"] == "top_1_error"}
+    records = []
+    for line in made_up.curves():
+        if line["tuned_for"] == "top_10_error":
+            pairs = zip(line["curve"], worst[line["seed"]]["curve"], strict=True)
+            line["curve"] = [own | {"top_50_error": other["top_50_error"] - 0.0002} for own, other in pairs]
+        records.append(line)
+    found = finding(with_records(tmp_path, "figure4", records), "the worst at top-50").finding
+    assert found.verdict is Verdict.PARTLY
+    assert f"number 4 of 4 models that differ at top-50; it {MINUS} next worst: top-50 +0.02 ±" in found.ours
+    assert "within noise" in found.ours
 
 
 def test_ends_that_are_not_opposite(tmp_path: Path) -> None:
@@ -246,6 +346,39 @@ def test_the_larger_network_must_be_faster_too(tmp_path: Path, train_s: float, e
         for line in made_up.models()
     ]
     assert verdict(with_records(tmp_path, "table2", lines), "in less time") is expected
+
+
+@pytest.mark.parametrize(
+    ("top_1", "seeds", "train_s", "expected"),
+    [
+        ((0.73, 0.0), 2, 100.0, Verdict.NOT_REPRODUCED),  # to be worse in less time is no part of it
+        ((0.73, 0.0), 1, 100.0, Verdict.NOT_REPRODUCED),
+        ((0.715, 0.02), 2, 100.0, Verdict.PARTLY),  # within noise
+        ((0.715, 0.02), 2, 500.0, Verdict.NOT_REPRODUCED),
+        ((0.71, 0.0), 1, 100.0, Verdict.PARTLY),
+        ((0.71, 0.0), 2, 100.0, Verdict.REPRODUCED),
+    ],
+)
+def test_less_time_counts_where_the_error_is_not_worse(
+    tmp_path: Path, top_1: tuple[float, float], seeds: int, train_s: float, expected: Verdict
+) -> None:
+    """Hierarchical softmax has 0.72 after 400 s."""
+    lines = list(made_up.models(seeds))
+    for line in lines:
+        if (line["model"], line["budget"]) == ("Z-loss net2", "converged"):
+            line["test"] = line["test"] | {"top_1_error": top_1[0] + top_1[1] * line["seed"]}
+            line["train_s"] = train_s
+    assert verdict(with_records(tmp_path, "table2", lines), "in less time") is expected
+
+
+def test_noise_at_top_20_is_not_better(tmp_path: Path) -> None:
+    lines = list(made_up.models(3))
+    for line in lines:
+        if line["model"] == "Z-loss net2":
+            line["test"] = line["test"] | {"top_20_error": 0.37 + 0.1 * line["seed"]}
+    found = finding(with_records(tmp_path, "table2", lines), "behind at top-20").finding
+    assert found.verdict is Verdict.PARTLY
+    assert "within noise" in found.ours
 
 
 def test_the_network_that_validates_better_is_compared(evidence: Evidence) -> None:

@@ -1,5 +1,6 @@
 """Which of two is better at a score, as far as their seeds can tell."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -41,6 +42,14 @@ class Duel:
         if self.difference.half_width is None:
             return Outcome.AHEAD if self.is_better else Outcome.BEHIND
         return Outcome.WON if self.is_better else Outcome.LOST
+
+    @property
+    def most_behind(self) -> float:
+        """By how much the first may be worse, at the end of the interval; with one seed by anything."""
+        if self.difference.half_width is None:
+            return math.inf
+        behind = self.difference.mean if is_error(self.score) else -self.difference.mean
+        return behind + self.difference.half_width
 
     @property
     def needs_seeds(self) -> bool:

@@ -104,16 +104,17 @@ class Evidence:
         """Figure 3: scores by a, one a seed."""
         return by_value([point for point in self.records.figure3 if point.b == FIGURE_B], "a", score, split)
 
-    def sweep_of_b(self, score: str) -> dict[float, list[float]]:
-        """Test scores by b at the one a that has most of them."""
+    def sweep_of_b(self, score: str) -> tuple[float, dict[float, list[float]]]:
+        """The a at which most b were tried, that of the figure among them, and test scores by b there."""
         columns: dict[float, list[SweepPoint]] = {}
         for point in self.records.figure3:
             columns.setdefault(point.a, []).append(point)
-        longest = max(columns.values(), key=lambda points: len({point.b for point in points}), default=[])
-        values = by_value(longest, "b", score)
-        if len(values) < 2:
+        swept = {a: by_value(points, "b", score) for a, points in columns.items()}
+        crossing = [a for a, values in swept.items() if FIGURE_B in values and len(values) > 1]
+        if not crossing:
             raise NotRunError(f"{experiment_command('figure3')} --b {FIGURE_B / 2:g},{2 * FIGURE_B:g}")
-        return values
+        longest = max(crossing, key=lambda a: len(swept[a]))
+        return longest, swept[longest]
 
     def curves(self, tuned_for: str) -> list[TrainingCurve]:
         """Figure 4: the trainings of one of the four models."""

@@ -6,14 +6,21 @@ from itertools import combinations, pairwise
 from statistics import fmean
 
 from zloss.lab.paper.duels import Duel, Outcome, duel, told
-from zloss.lab.paper.evidence import Evidence
-from zloss.lab.paper.records import CURVES, TrainingCurve
+from zloss.lab.paper.evidence import Evidence, NotRunError, experiment_command
+from zloss.lab.paper.records import CURVES, FIGURE_B, TrainingCurve
 from zloss.lab.paper.scores import ERRORS, MINUS, label, shown, top
-from zloss.lab.paper.verdicts import Finding, Verdict, doubted, verdict_of_parts
+from zloss.lab.paper.verdicts import (
+    LITTLE,
+    Finding,
+    Verdict,
+    doubted,
+    is_level_or_ahead,
+    verdict_of,
+    verdict_of_parts,
+)
 
 FIGURE3_SCORES = tuple(map(top, (1, 5, 10)))
 EARLY = 0.2  # of the training
-_LITTLE = 0.005  # half a point of error
 
 Sweep = dict[float, list[float]]  # scores, one a seed, by a or by b
 Places = dict[str, float]  # the best a, by score
@@ -53,16 +60,20 @@ def higher_a_for_higher_k(evidence: Evidence) -> Finding:
 
 
 def a_matters_more_than_b(evidence: Evidence) -> Finding:
-    """A doubling of a moves the error by more than a doubling of b."""
-    moves = {
-        score: (_points_a_doubling(evidence.sweep(score)), _points_a_doubling(evidence.sweep_of_b(score)))
-        for score in FIGURE3_SCORES
-    }
-    texts = [f"{label(score)} {of_a:.2f} for a, {of_b:.2f} for b" for score, (of_a, of_b) in moves.items()]
-    holds = [of_a > of_b for of_a, of_b in moves.values()]
-    seeds = min(len(scores) for sweep in (evidence.sweep, evidence.sweep_of_b) for scores in sweep(top(1)).values())
-    verdict = doubted(verdict_of_parts(holds), seeds)
-    return Finding(f"points that a doubling moves the error: {'; '.join(texts)}", verdict)
+    """Multiplied by the same factors, a moves the error by more than b does, around the place where both were swept."""
+    duels, texts = [], []
+    for score in FIGURE3_SCORES:
+        of_a, (place, of_b) = evidence.sweep(score), evidence.sweep_of_b(score)
+        factors = [b / FIGURE_B for b in of_b if min(of_a) <= place * b / FIGURE_B <= max(of_a)]
+        if len(factors) < 2:
+            raise NotRunError(experiment_command("figure3"))
+        by_a = _moves([_at(of_a, place * factor) for factor in factors])
+        by_b = _moves([_at(of_b, FIGURE_B * factor) for factor in factors])
+        duels.append(duel(by_b, by_a, score))
+        texts.append(f"{label(score)} {shown(fmean(by_a), score)} by a, {shown(fmean(by_b), score)} by b")
+    window = f"from {min(factors):g} to {max(factors):g} times a = {place:g} and b = {FIGURE_B:g}"
+    text = f"{window}, points that the error moves: {'; '.join(texts)}; b {MINUS} a: {told(duels)}"
+    return Finding(text, verdict_of(duels))
 
 
 def _best_places(evidence: Evidence, scores: Sequence[str]) -> Places:
@@ -79,10 +90,18 @@ def _minima_differ_clearly(evidence: Evidence, places: Places, pair: tuple[str, 
     )
 
 
-def _points_a_doubling(sweep: Sweep) -> float:
-    """From the lowest to the highest mean error, in points, over the doublings between the ends of the sweep."""
-    means = [fmean(scores) for scores in sweep.values()]
-    return 100 * (max(means) - min(means)) / max(math.log2(max(sweep) / min(sweep)), 1)
+def _at(sweep: Sweep, place: float) -> list[float]:
+    """Scores there; between two places of the sweep, on the straight line over the logarithm."""
+    left = max(other for other in sweep if other <= place)
+    right = min(other for other in sweep if other >= place)
+    share = math.log(place / left) / math.log(right / left) if left < right else 0.0
+    return [(1 - share) * low + share * high for low, high in zip(sweep[left], sweep[right], strict=False)]
+
+
+def _moves(places: Sequence[Sequence[float]]) -> list[float]:
+    """From where the mean error is lowest to where it is highest, one a seed."""
+    lowest, highest = min(places, key=fmean), max(places, key=fmean)
+    return [high - low for low, high in zip(lowest, highest, strict=False)]
 
 
 def _told_places(places: Places) -> str:
@@ -95,61 +114,75 @@ def _told_places(places: Places) -> str:
 
 def parameters_fit_the_score(evidence: Evidence) -> Finding:
     """Every model is the best at the score that it was tuned for, and clearly better than the worst."""
-    bests = _bests(evidence)
-    own = {score: bests[score][score] for score in CURVES}
-    others = {score: _ranked(bests[score]) for score in CURVES}
-    against_best = [duel(own[score], bests[score][others[score][0]], score) for score in CURVES]
-    against_worst = [duel(own[score], bests[score][others[score][-1]], score) for score in CURVES]
-    clearly = [
-        _is_level(best) and worst.outcome is Outcome.WON
-        for best, worst in zip(against_best, against_worst, strict=True)
-    ]
+    models = _distinct(evidence)
+    against_worst, clearly = [], []
+    for score in CURVES:
+        bests = _bests(evidence, score)
+        order, own = _ranked(bests), models[score]
+        against_worst.append(duel(bests[own], bests[order[-1]], score))
+        is_best = own == order[0] or is_level_or_ahead(duel(bests[own], bests[order[0]], score))
+        clearly.append(is_best and against_worst[-1].outcome is Outcome.WON)
     apparently = [one.is_better for one in against_worst]
-    text = f"tuned for it (all settings, not a and b alone) {MINUS} worst of the four: {told(against_worst)}"
-    return Finding(text, _graded(clearly, apparently))
+    what = f"tuned for it (all settings, not a and b alone) {MINUS} worst of {_differing(models)}"
+    return Finding(f"{what}: {told(against_worst)}", _graded(clearly, apparently))
 
 
 def ends_are_opposite(evidence: Evidence) -> Finding:
-    """The model tuned for top-1 is the worst at top-50, and the other way round."""
-    bests = _bests(evidence)
-    clearly, apparently, texts = [], [], []
+    """The model tuned for top-1 is the worst at top-50, clearly behind the next worst, and the other way round."""
+    models = _distinct(evidence)
+    clashes, texts = [], []
     for tuned_for, score in ((top(1), top(50)), (top(50), top(1))):
-        order = _ranked(bests[score])
-        apparently.append(order[-1] == tuned_for)
-        clash = duel(bests[score][tuned_for], bests[score][order[0]], score)
-        clearly.append(apparently[-1] and clash.outcome is Outcome.LOST)
-        texts.append(f"tuned for {label(tuned_for)}: number {1 + order.index(tuned_for)} of 4 at {label(score)}")
-    return Finding("; ".join(texts), _graded(clearly, apparently))
+        bests, own = _bests(evidence, score), models[tuned_for]
+        place = f"number {1 + _ranked(bests).index(own)} of {_differing(models)} at {label(score)}"
+        clash = _against_next_worst(bests, own, score)
+        behind = f"; it {MINUS} next worst: {told([clash])}" if clash else ""
+        clashes.append(clash)
+        texts.append(f"tuned for {label(tuned_for)}: {place}{behind}")
+    clearly = [clash is not None and clash.outcome is Outcome.LOST for clash in clashes]
+    return Finding(". ".join(texts), _graded(clearly, [clash is not None for clash in clashes]))
 
 
 def early_scores_are_enough(evidence: Evidence) -> Finding:
     """What leads after a fifth of the training costs little in the end."""
-    bests = _bests(evidence)
+    models = _distinct(evidence)
     losses = {}
     for score in CURVES:
-        early = {model: fmean(_early(curve, score) for curve in evidence.curves(model)) for model in CURVES}
+        bests = _bests(evidence, score)
+        early = {model: fmean(_early(curve, score) for curve in evidence.curves(model)) for model in bests}
         picked = min(early, key=lambda model: early[model])
-        losses[score] = fmean(bests[score][picked]) - min(fmean(values) for values in bests[score].values())
+        losses[score] = fmean(bests[picked]) - min(map(fmean, bests.values()))
     text = ", ".join(f"{shown(loss, score)} at {label(score)}" for score, loss in losses.items())
     seeds = min(len(evidence.curves(model)) for model in CURVES)
-    verdict = doubted(verdict_of_parts([loss <= _LITTLE for loss in losses.values()]), seeds)
-    return Finding(f"points lost by choosing after {EARLY:.0%} of the training: {text}", verdict)
+    verdict = doubted(verdict_of_parts([loss <= LITTLE for loss in losses.values()]), seeds)
+    what = f"points lost by choosing after {EARLY:.0%} of the training among {_differing(models)}"
+    return Finding(f"{what}: {text}", verdict)
 
 
-def _bests(evidence: Evidence) -> dict[str, dict[str, list[float]]]:
-    """By score and model, the lowest errors of the curves."""
-    return {
-        score: {model: [curve.best(score) for curve in evidence.curves(model)] for model in CURVES} for score in CURVES
-    }
+def _distinct(evidence: Evidence) -> dict[str, str]:
+    """For every model the first one that has its settings: one trial can be the best for several scores."""
+    settings = {model: (curve.a, curve.b, curve.settings) for model in CURVES for curve in evidence.curves(model)[:1]}
+    return {model: next(other for other in CURVES if settings[other] == settings[model]) for model in CURVES}
+
+
+def _differing(models: dict[str, str]) -> str:
+    return f"{len(set(models.values()))} models that differ"
+
+
+def _bests(evidence: Evidence, score: str) -> dict[str, list[float]]:
+    """By model, the lowest errors of the curves; models with the same settings once."""
+    models = dict.fromkeys(_distinct(evidence).values())
+    return {model: [curve.best(score) for curve in evidence.curves(model)] for model in models}
+
+
+def _against_next_worst(bests: dict[str, list[float]], own: str, score: str) -> Duel | None:
+    """Of the worst model; None where it is not that."""
+    *others, worst = _ranked(bests)
+    return duel(bests[own], bests[others[-1]], score) if others and own == worst else None
 
 
 def _ranked(models: dict[str, list[float]]) -> list[str]:
     """Best first."""
     return sorted(models, key=lambda model: fmean(models[model]))
-
-
-def _is_level(one: Duel) -> bool:
-    return one.difference.mean == 0 or one.outcome in (Outcome.WON, Outcome.EVEN)
 
 
 def _early(curve: TrainingCurve, score: str) -> float:

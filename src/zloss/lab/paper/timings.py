@@ -4,10 +4,10 @@ The paper timed some thousand batches of 200 n-grams and multiplied; so do these
 median over turns, on a GPU the quotient of medians. Every loss is taken as it runs fastest in that run.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from zloss.lab.bench.layer_suite import ONE_BILLION_WORD
 from zloss.lab.bench.model_suite import BATCHES, EPOCH_NGRAMS
@@ -75,11 +75,7 @@ class Timings:
 
     def ratio(self, part: Part, loss: str, device: Device) -> float | None:
         """The time of this loss in steps of the Z-loss."""
-        own, pace = (self.step(part, name, device) for name in (loss, "z_loss"))
-        if own is None or pace is None:
-            return None
-        ratio = own.get("ratio_to_factored") if device == "cpu" else own["time_ms"] / pace["time_ms"]
-        return None if ratio is None else float(ratio)
+        return ratio(self.step(part, loss, device), self.step(part, "z_loss", device), device)
 
     def growth(self, loss: str, device: Device) -> Growth | None:
         """Of a step, over the widest range of classes that one run has."""
@@ -105,17 +101,36 @@ def _read(path: Path) -> Run:
         raise ValueError(f"{path} is no file of records: {error}") from error
 
 
+def fastest(run: Iterable[Record], names: Collection[str], **where: Any) -> Record | None:
+    """The fastest step of these heads in a run, however it is launched.
+
+    >>> run = [{"name": "factored", "batch": 200, "time_ms": time_ms} for time_ms in (4.6, 0.1, None)]
+    >>> fastest(run, ["factored"], batch=200)
+    {'name': 'factored', 'batch': 200, 'time_ms': 0.1}
+    """
+    named = (record for record in run if record.get("name") in names and record.get("time_ms") is not None)
+    found = [record for record in named if all(record.get(key) == value for key, value in where.items())]
+    return min(found, key=lambda record: float(record["time_ms"]), default=None)
+
+
+def ratio(own: Record | None, pace: Record | None, device: Device) -> float | None:
+    """The time of a step in steps of the Z-loss of the same run, where both were measured; on a CPU by turns."""
+    if own is None or pace is None:
+        return None
+    return by_turns(own) if device == "cpu" else float(own["time_ms"] / pace["time_ms"])
+
+
+def by_turns(step: Record) -> float | None:
+    """Its ratio to the factored step that it took turns with; None where it took none, as on a GPU."""
+    found = step.get("ratio_to_factored")
+    return None if found is None else float(found)
+
+
 def _fastest(run: Run, part: Part, loss: str, classes: int = ONE_BILLION_WORD) -> Record | None:
-    """However it is launched. Hierarchical softmax sees how often words occur, and is timed with words that do."""
-    names = {f"net1, {name}" if part == "model" else name for name in HEADS[loss]}
-    steps = [record for record in _measured(run, classes) if record["name"] in names]
-    as_words_occur = [record for record in steps if record.get("targets") == "zipf"]
-    return min(as_words_occur or steps, key=lambda record: float(record["time_ms"]), default=None)
-
-
-def _measured(run: Run, classes: int) -> Iterator[Record]:
+    """Hierarchical softmax sees how often words occur, and is timed with words that do."""
+    names = [f"net1, {name}" if part == "model" else name for name in HEADS[loss]]
     where = {"batch": _BATCH, "hidden": _HIDDEN, "classes": classes}
-    return (record for record in run if where.items() <= record.items() and record.get("time_ms") is not None)
+    return fastest(run, names, targets="zipf", **where) or fastest(run, names, **where)
 
 
 def _growth(run: Run, loss: str) -> Growth | None:

@@ -50,6 +50,7 @@ class Claim:
 
 ABOVE, BELOW = 1.1, 0.9
 SLIGHTLY = 0.02  # two points of error; the differences that the paper calls so are of about one
+LITTLE = 0.005  # half a point: less than any difference that the paper talks about
 RULES = (
     f"A speed-up is reproduced from {BELOW:.0%} of the paper's on, better from {ABOVE:.0%} on, and partly reproduced "
     "from half of it on.",
@@ -59,8 +60,10 @@ RULES = (
     "for scores and for times to converge.",
     f"“Needs {ENOUGH_SEEDS} seeds” marks what is within a point of each other and has fewer, a verdict for now.",
     f"“Slightly” worse is worse by up to {100 * SLIGHTLY:.0f} points of error (by about one in the paper's table 2); "
-    "what is further behind is not reproduced. Where the paper has the Z-loss behind and we have it level or ahead, "
-    "the verdict is “better”.",
+    "what is further behind is not reproduced. Where the paper has the Z-loss behind and we have it ahead, or level, "
+    "the verdict is “better”; level is what is within noise with an interval that ends less than half a point behind. "
+    "Where it is wider, nobody can tell, and the verdict is “partly”.",
+    "A lower error in less time is judged by the error first: a higher one does not become half true by being early.",
     "Intervals are of each comparison by itself; with so many of them, one in twenty would miss zero by chance.",
 )
 
@@ -87,13 +90,18 @@ def verdict_of(duels: Sequence[Duel]) -> Verdict:
 
 def verdict_of_slightly_worse(duels: Sequence[Duel]) -> Verdict:
     """On the claim that the first is slightly worse in all of them."""
-    outcomes = {duel.outcome for duel in duels}
-    if outcomes <= {Outcome.WON, Outcome.EVEN}:
+    if all(is_level_or_ahead(duel) for duel in duels):
         return Verdict.BETTER
+    outcomes = {duel.outcome for duel in duels}
     far_behind = [_is_far_behind(duel) for duel in duels]
     if outcomes == {Outcome.LOST} and not any(far_behind):
         return Verdict.REPRODUCED
     return Verdict.NOT_REPRODUCED if all(far_behind) else Verdict.PARTLY
+
+
+def is_level_or_ahead(duel: Duel) -> bool:
+    """Beyond doubt: what is within noise is level only where the interval leaves out all but a little."""
+    return duel.outcome is Outcome.WON or (duel.outcome is Outcome.EVEN and duel.most_behind <= LITTLE)
 
 
 def _is_far_behind(duel: Duel) -> bool:
