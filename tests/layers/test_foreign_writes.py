@@ -147,6 +147,17 @@ def test_training_leaves_one_matrix(bias: bool, dtype: torch.dtype, device: torc
     assert is_one_matrix(layer.V, layer.factors())
 
 
+def test_the_look_has_its_own_precision(device: torch.device) -> None:
+    """On a GPU, products in TF32 are off by as much as it asks for."""
+    layer = train(make_layer(device), 100)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        copy.deepcopy(layer).weight()
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 @pytest.mark.parametrize("name", ["V", "U", "omega", "wbar", "gram"])
 def test_every_part_is_looked_at(name: str, device: torch.device) -> None:
     """A change of a hundredth, of what is there or of the spread of W, is seen wherever it is."""

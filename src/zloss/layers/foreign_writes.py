@@ -41,11 +41,10 @@ def is_one_matrix(V: Tensor, factors: Factors) -> bool:
     What is not finite fits: that is for others to find.
     """
     directions = _directions(factors.U)
-    expected_mean, expected_scatter = factors.wbar @ directions, (directions * (factors.gram @ directions)).sum(0)
-    through = (factors.U @ directions).to(V.dtype)
-    shift = factors.omega @ directions - expected_mean
-    offset, scatter = torch.zeros_like(shift), torch.zeros_like(shift)
     with exact_products(V.device.type):
+        expected_mean, expected_scatter = factors.wbar @ directions, (directions * (factors.gram @ directions)).sum(0)
+        shift, through = factors.omega @ directions - expected_mean, (factors.U @ directions).to(V.dtype)
+        offset, scatter = torch.zeros_like(shift), torch.zeros_like(shift)
         for rows in V.split(_ROWS):
             off = (rows @ through).to(shift.dtype) + shift
             offset += off.sum(0)
