@@ -45,6 +45,8 @@ def test_from_text_to_predictions(run: Path, tmp_path: Path, capsys: pytest.Capt
     assert zloss("runs", run.parent, "--json") == 0
     assert [row["step"] for row in json.loads(capsys.readouterr().out)] == [40]
     assert zloss("plot", run, "--to", tmp_path / "curves.png") == 0
+    assert zloss("plot", run, "--to", tmp_path / "curves.svg") == 0
+    assert "<svg" in (tmp_path / "curves.svg").read_text()
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert zloss("train", run, "--resume") == 0  # nothing left to do
 
@@ -97,6 +99,7 @@ def test_from_text_to_predictions(run: Path, tmp_path: Path, capsys: pytest.Capt
         (("evaluate", "RUN", "--split", "nothing"), "nothing"),
         (("predict", "RUN", "the cat", "--top", "0"), "k must be between 1"),
         (("plot", "RUN", "--to", "text.txt/curve.png"), "text.txt"),
+        (("plot", "RUN", "--to", "curve.txt"), "a picture is .png, .svg, .pdf: name curve.txt so"),
         (("bench", "show", "NOWHERE.jsonl"), "error: NOWHERE.jsonl: No such file"),
     ],
 )

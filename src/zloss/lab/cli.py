@@ -278,7 +278,7 @@ def list_runs(
 @app.command()
 def plot(
     folders: Annotated[list[Path], typer.Argument(help="folders of runs, or folders full of them")],
-    output: Annotated[Path, typer.Option("--to", help="the PNG file to write")] = Path("runs.png"),
+    output: Annotated[Path, typer.Option("--to", help="the file to write, .png, .svg or .pdf")] = Path("runs.png"),
     metric: Annotated[
         str, typer.Option(help="top_K_error with K = 1, 5, 10, 20, 50, 100; mrr, mean_rank or perplexity")
     ] = "top_10_error",

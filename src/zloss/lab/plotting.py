@@ -9,9 +9,14 @@ from zloss.lab.durable import write_file
 from zloss.lab.evaluation import SCORES
 from zloss.lab.runs import Run, RunError
 
+FORMATS = ("png", "svg", "pdf")
+
 
 def plot_runs(runs: Sequence[Run], output: Path, metric: str) -> list[Run]:
-    """Validation curves of runs in one PNG: a metric against the epoch. Returns the runs that do not have it."""
+    """Validation curves of runs in one picture: a metric against the epoch. Returns the runs that do not have it."""
+    form = output.suffix[1:].lower()
+    if form not in FORMATS:
+        raise RunError(f"a picture is {', '.join(f'.{one}' for one in FORMATS)}: name {output} so")
     # Here, because it takes a second, and most commands draw nothing.
     from matplotlib.figure import Figure
 
@@ -30,17 +35,18 @@ def plot_runs(runs: Sequence[Run], output: Path, metric: str) -> list[Run]:
     axes.grid(alpha=0.3)
     axes.legend()
     picture = io.BytesIO()
-    figure.savefig(picture, dpi=150, format="png")
+    figure.savefig(picture, dpi=150, format=form)
     write_file(output, picture.getvalue())
     return [run for run in runs if run not in drawn]
 
 
 def _curve(run: Run, metric: str) -> list[tuple[float, float]]:
-    return [(record["epoch"], record[metric]) for record in run.metrics() if metric in record]
+    """Without the validations at which it was no finite number."""
+    return [(record["epoch"], record[metric]) for record in run.metrics() if record.get(metric) is not None]
 
 
 def _scores(records: Iterable[dict[str, Any]]) -> str:
     """The names of those that the validations have."""
     validations = (record for record in records if record["kind"] == "validation")
-    names = {name for record in validations for name in record}
+    names = {name for record in validations for name, value in record.items() if value is not None}
     return ", ".join(name for name in SCORES if name in names)

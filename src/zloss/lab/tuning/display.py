@@ -42,7 +42,7 @@ def transfer_table(transfers: Sequence[Transfer]) -> Table:
             one.score.replace("_", " "),
             shown("epoch", one.epochs),
             str(one.trials),
-            f"{one.rank_correlation:.3f}",
+            "" if one.rank_correlation is None else f"{one.rank_correlation:.3f}",
             shown(one.score, one.regret),
         )
     return table

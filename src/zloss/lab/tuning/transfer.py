@@ -24,7 +24,7 @@ class Transfer:
     score: str
     epochs: float  # after which the trials were compared
     trials: int
-    rank_correlation: float
+    rank_correlation: float | None  # None where one of the two is the same for all trials
     regret: float  # in units of the score
 
 
@@ -67,14 +67,15 @@ def _transfer(trials: Sequence[Trial], score: str, validations: int) -> Transfer
     )
 
 
-def rank_correlation(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> float:
-    """Spearman's: the correlation of the ranks. Not a number where one of the two is constant.
+def rank_correlation(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> float | None:
+    """Spearman's: the correlation of the ranks. None where one of the two is constant.
 
     >>> rank_correlation(np.array([1.0, 2.0, 3.0]), np.array([10.0, 30.0, 20.0]))
     0.5
     """
-    with np.errstate(invalid="ignore"):
-        return float(np.corrcoef(_ranks(x), _ranks(y))[0, 1])
+    if min(len(np.unique(x)), len(np.unique(y))) == 1:
+        return None
+    return float(np.corrcoef(_ranks(x), _ranks(y))[0, 1])
 
 
 def _ranks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
