@@ -52,6 +52,10 @@ def clones(network: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
 
 
+def trunk_parameters(network: NgramNetwork) -> list[nn.Parameter]:
+    return [*network.embedding.parameters(), *network.layers.parameters()]
+
+
 # ---- shape -----------------------------------------------------------------------------------------------------------
 
 
@@ -99,13 +103,6 @@ def test_there_may_be_no_hidden_layer(device: torch.device) -> None:
     network(context, target).backward()
     for optimizer in network.optimizers(lr=0.1):
         optimizer.step()
-
-
-def test_trunk_parameters_are_all_but_those_of_the_head() -> None:
-    network = build(small())
-    trunk = set(network.trunk_parameters())
-    assert trunk | set(network.head.parameters()) == set(network.parameters())
-    assert trunk.isdisjoint(network.head.parameters())
 
 
 def test_activations_of_all_layers_are_of_the_size_of_the_embeddings() -> None:
@@ -229,7 +226,7 @@ def test_plain_sgd_is_that_of_a_dense_twin(head: str, device: torch.device) -> N
     network(context, target).backward()
     for optimizer in network.optimizers(lr=0.3, output_lr=0.7):
         optimizer.step()
-    for parameter, twin in zip(network.trunk_parameters(), (weight, *layers), strict=True):
+    for parameter, twin in zip(trunk_parameters(network), (weight, *layers), strict=True):
         assert twin.grad is not None
         torch.testing.assert_close(parameter.detach(), (twin - 0.3 * twin.grad).detach())
 
@@ -298,7 +295,7 @@ def test_bfloat16_is_for_the_trunk_only(head: str, device: torch.device) -> None
     assert not torch.equal(h, exact.hidden(context))
     network(context, target).backward()
     assert all(p.dtype == torch.float32 for p in network.parameters() if p.is_floating_point())
-    for parameter in network.trunk_parameters():
+    for parameter in trunk_parameters(network):
         assert parameter.grad is not None
         assert parameter.grad.dtype == torch.float32
         assert parameter.grad.coalesce().values().isfinite().all() if parameter.grad.is_sparse else True
@@ -441,22 +438,30 @@ def test_steps_without_gradients_in_memory_are_the_same(
             optimizer.step()
             optimizer.zero_grad()
     # One rounding less in each step.
-    for one, other in zip(network.trunk_parameters(), plain.trunk_parameters(), strict=True):
+    for one, other in zip(trunk_parameters(network), trunk_parameters(plain), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
     assert all(not layer.grad_factors for layer in network.layers if isinstance(layer, RectifiedLinear))
 
 
 def test_gradients_that_are_not_formed_can_be_dropped(device: torch.device) -> None:
     network = build(small(), device)
-    before = [parameter.detach().clone() for parameter in network.trunk_parameters()]
+    before = [parameter.detach().clone() for parameter in trunk_parameters(network)]
     optimizers = network.optimizers(lr=0.1, forms_gradients=False)
     network(*batch(device)).backward()
     for optimizer in optimizers:
         optimizer.zero_grad()
     for optimizer in optimizers:
         optimizer.step()
-    for parameter, old in zip(network.trunk_parameters(), before, strict=True):
+    for parameter, old in zip(trunk_parameters(network), before, strict=True):
         assert torch.equal(parameter, old)
+
+
+def test_what_is_not_formed_cannot_be_clipped(device: torch.device) -> None:
+    network = build(small(), device)
+    before, optimizers = clones(network), network.optimizers(lr=0.1, forms_gradients=False)
+    with pytest.raises(ValueError, match=r"clip=1e-06 needs the gradients of all layers.*forms_gradients=True"):
+        network.learn(*batch(device), optimizers, clip=1e-6)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in clones(network).items())
 
 
 @pytest.mark.parametrize("clip", [None, 0.1])

@@ -112,8 +112,9 @@ def test_a_memory_mapped_file_is_not_copied(tmp_path: Path) -> None:
     tokens = np.memmap(path, dtype="<u2", mode="r")
     batches = NgramBatches(tokens, context=2, batch_size=4)
     assert batches.ngrams.tokens.data_ptr() == tokens.ctypes.data
-    assert batches.in_order().ngrams.tokens.data_ptr() == tokens.ctypes.data
-    assert pairs(batches.in_order().at(0)) == running(list(range(6)), 2)
+    in_order = batches.sampled(batches.population)
+    assert in_order.ngrams.tokens.data_ptr() == tokens.ctypes.data
+    assert pairs(in_order.at(0)) == running(list(range(6)), 2)
 
 
 # ---- in which order --------------------------------------------------------------------------------------------------
@@ -160,12 +161,12 @@ def test_the_index_may_be_a_tensor(device: torch.device) -> None:
 
 
 def test_in_the_order_of_the_text(device: torch.device) -> None:
-    for batches in (numbered(shuffle=False, size=110, device=device), numbered(size=110, device=device).in_order()):
+    for batches in (numbered(shuffle=False, size=110, device=device), numbered(size=110, device=device).sampled(107)):
         assert (batches.examples, len(batches)) == (107, 11)
         assert [len(target) for _, target in batches] == [10] * 10 + [7]
         assert all_numbers(batches) == list(range(107))
         assert numbers(batches.batch(5, 10)) == list(range(100, 107))
-    assert len(numbered().in_order(batch_size=33)) == 4
+    assert len(numbered().sampled(100, batch_size=33)) == 4
 
 
 def test_a_sample_is_fixed_and_without_repetition() -> None:
@@ -192,7 +193,7 @@ def test_what_is_derived_leaves_the_batches_alone() -> None:
     batches = numbered()
     batches.start(2)
     before = pairs(batches.at(1))
-    batches.in_order().start(9)
+    batches.sampled(100).start(9)
     batches.sampled(5, batch_size=2).start(9)
     assert pairs(batches.at(1)) == before
     assert (batches.batch_size, batches.shuffle, batches.examples) == (10, True, 100)

@@ -1,3 +1,6 @@
+import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -30,6 +33,58 @@ def test_provenance_tells_hardware_versions_and_commit(monkeypatch: pytest.Monke
     assert "threads" in told["device"]
     assert told["versions"]["torch"] == torch.__version__
     assert told["commit"] == "abc1234"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with one commit, in which the module of the records lies."""
+    if shutil.which("git") is None:
+        pytest.skip("needs git")
+    own = tmp_path / "src" / "zloss" / "lab" / "records.py"
+    own.parent.mkdir(parents=True)
+    for place in (own, tmp_path / "README.md", tmp_path / "benchmarks" / "records" / "a.jsonl"):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text("1\n")
+    (tmp_path / ".gitignore").write_text(".venv\n")
+    for name in [name for name in os.environ if name.startswith(("GIT_", "ZLOSS_"))]:  # a hook has the first
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(records, "__file__", str(own))
+    author = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+    for command in (("init", "-q"), ("add", "."), (*author, "commit", "-qm", "first")):
+        subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
+    return tmp_path
+
+
+def commit() -> str:
+    told = records.provenance(torch.device("cpu"))["commit"]
+    assert isinstance(told, str)
+    return told
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_told"),
+    [
+        ("src/zloss/lab/records.py", True),
+        ("README.md", True),
+        ("src/zloss/new.py", True),
+        ("new.txt", False),
+        ("benchmarks/records/a.jsonl", False),
+    ],
+)
+def test_a_commit_tells_what_has_changed(changed: str, is_told: bool, checkout: Path) -> None:
+    """New modules too; but records may change, and whatever else lies around."""
+    unchanged = commit()
+    assert set(unchanged) <= set("0123456789abcdef")
+    (checkout / changed).write_text("2\n")
+    assert commit() == unchanged + ("+" if is_told else "")
+
+
+def test_an_installed_copy_has_no_commit_of_others(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = checkout / ".venv" / "lib" / "zloss" / "records.py"
+    installed.parent.mkdir(parents=True)
+    installed.write_text("1\n")
+    monkeypatch.setattr(records, "__file__", str(installed))
+    assert commit() == "unknown"
 
 
 @pytest.mark.parametrize(("line", "what"), [('{"a": 1', "is no JSON"), ("[1, 2]", "is no record")])

@@ -158,6 +158,18 @@ def test_a_file_is_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [child.name for child in tmp_path.iterdir()] == ["file.json"]
 
 
+def test_all_of_a_new_folder_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folders in it too, which have the names of their files; then the one around it, which has its name."""
+    synced: list[int] = []
+    monkeypatch.setattr("os.fsync", lambda handle: synced.append(os.fstat(handle).st_ino))
+    with durable.new_folder(tmp_path / "new") as folder:
+        (folder / "a" / "b").mkdir(parents=True)
+        (folder / "a" / "b" / "file").touch()
+    inside = [place.stat().st_ino for place in (tmp_path / "new").rglob("*")]
+    assert sorted(synced[:-1]) == sorted([*inside, (tmp_path / "new").stat().st_ino])
+    assert synced[-1] == tmp_path.stat().st_ino
+
+
 def test_a_folder_belongs_to_one_training(run: Run) -> None:
     with run.alone(), pytest.raises(RunError, match="another process is training in"), Run(run.folder).alone():
         pass

@@ -20,11 +20,14 @@ import torch
 import zloss
 from tests.lab.pets import pets_corpus
 from zloss.heads import HeadConfig
-from zloss.lab import stopwatch
+from zloss.lab import stopwatch, training
 from zloss.lab.configuration import to_table
 from zloss.lab.corpora import Corpus, prepare
+from zloss.lab.display import run_row
+from zloss.lab.evaluation import Evaluation, evaluate
 from zloss.lab.models import TrainedModel
 from zloss.lab.networks import NetworkConfig
+from zloss.lab.plotting import plot_runs
 from zloss.lab.runs import Checkpoint, Run, RunError
 from zloss.lab.training import DivergedError, Experiment, Progress, Schedule, Trainer, TrainingConfig, fit, resumed
 
@@ -350,6 +353,56 @@ def test_a_diverging_run_says_so(corpus: Path, tmp_path: Path) -> None:
         assert all(tensor.isfinite().all() for tensor in last.tensors.values()), "what has diverged is not kept"
 
 
+@pytest.mark.parametrize(("owner", "name"), [(training, "evaluate"), (zloss.FactoredLinear, "condition")])
+def test_a_layer_may_refuse_later_what_has_diverged(
+    owner: object, name: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU a step that was refused is told with the next results that are asked for."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ValueError("h has a NaN")
+
+    monkeypatch.setattr(owner, name, refuse)
+    with pytest.raises(DivergedError, match=r"step \d+: h has a NaN\. Lower the learning rates"):
+        fit(experiment(corpus), tmp_path / "run")
+
+
+def test_a_mistake_of_a_watcher_is_its_own(corpus: Path, tmp_path: Path) -> None:
+    def watch(progress: Progress) -> None:
+        raise ValueError("no such colour")
+
+    with pytest.raises(ValueError, match=r"^no such colour$"):
+        fit(experiment(corpus), tmp_path / "run", watch=watch)
+
+
+def no_json(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")
+
+
+@pytest.mark.parametrize("perplexities", [[math.inf, 7.0, 7.0], [math.inf] * 3])
+def test_metrics_have_null_for_what_is_not_finite(
+    perplexities: list[float], corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And those who read them can do without."""
+    left = iter(perplexities)
+
+    def judged(*asked: Any, **options: Any) -> Evaluation:
+        return dataclasses.replace(evaluate(*asked, **options), perplexity=next(left))
+
+    monkeypatch.setattr(training, "evaluate", judged)
+    run = fit(experiment(corpus), tmp_path / "run")
+    lines = (run.folder / "metrics.jsonl").read_text().splitlines()
+    found = [json.loads(line, parse_constant=no_json) for line in lines]
+    validations = [record for record in found if record["kind"] == "validation"]
+    assert [record["perplexity"] or math.inf for record in validations] == perplexities
+    assert run_row(run)["perplexity"] in (None, 7.0)
+    if 7.0 in perplexities:
+        assert plot_runs([run], tmp_path / "picture.png", "perplexity") == []
+    else:
+        with pytest.raises(RunError, match=r"has no perplexity; it has top_1_error, .*, mean_rank$"):
+            plot_runs([run], tmp_path / "picture.png", "perplexity")
+
+
 def test_mistakes(corpus: Path, tmp_path: Path) -> None:
     config = experiment(corpus, steps=4)
     fit(config, tmp_path / "run")
@@ -366,6 +419,64 @@ def test_mistakes(corpus: Path, tmp_path: Path) -> None:
         TrainingConfig(weight_decay=-1.0)
     with pytest.raises(ValueError, match="seconds must be a finite number > 0, got 0"):
         TrainingConfig(seconds=0.0)
+
+
+def edit(run: Run, **changes: Any) -> None:
+    """As a user would, in config.json."""
+    table = run.config
+    for path, value in changes.items():
+        *places, name = path.split("__")
+        place = table
+        for step in places:
+            place = place[step]
+        place[name] = value
+    (run.folder / "config.json").write_text(json.dumps(table))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("training__lr", 0.7, "training.lr in .*config.json is 0.7, and the run was trained with 0.1: change it back"),
+        ("training__weight_decay", 0.1, "training.weight_decay in "),
+        ("training__optimizer", "adam", 'training.optimizer in .* is "adam", and the run was trained with "sgd"'),
+        ("network__hidden", [17], r"network.hidden in .* is \[17\], and"),
+        ("network__head__b", 3.0, "network.head.b in "),
+    ],
+)
+def test_a_run_goes_on_with_what_it_was_trained_with(
+    key: str, value: object, told: str, corpus: Path, tmp_path: Path
+) -> None:
+    run = fit(experiment(corpus, steps=4), tmp_path / "run")
+    edit(run, **{key: value, "training__steps": 8})
+    with pytest.raises(RunError, match=told):
+        fit(resumed(run.folder), run.folder, resume=True)
+    assert run.steps() == [4]
+
+
+def test_a_run_may_be_made_longer(corpus: Path, tmp_path: Path) -> None:
+    shutil.copytree(corpus, tmp_path / "moved")
+    run = fit(experiment(corpus, steps=4), tmp_path / "run")
+    names = {"steps": 8, "epochs": 30, "seconds": 60.0, "keep": 1, "checkpoint_every": 3, "log_every": 1}
+    names |= {"stop_after": 9, "validate_every": 2}
+    changes = {f"training__{name}": value for name, value in names.items()}
+    edit(run, **changes, corpus=str(tmp_path / "moved"), device="auto")
+    assert fit(resumed(run.folder), run.folder, resume=True).steps()[-1] == 8
+    assert run.state()["config"] == run.config
+
+
+def test_weights_of_another_config_are_refused_in_words(corpus: Path, tmp_path: Path) -> None:
+    """Of an early run, too, whose checkpoints do not know their config."""
+    run = fit(experiment(corpus, steps=4), tmp_path / "run")
+    edit(run, network__hidden=[17], training__steps=8)
+    told = "the config is not the one these weights were trained with: size mismatch for "
+    with pytest.raises(RunError, match=told):
+        TrainedModel.load(run.folder)
+    path = run.folder / "checkpoints" / "000000004" / "state.json"
+    state = json.loads(path.read_text())
+    del state["config"]
+    path.write_text(json.dumps(state))
+    with pytest.raises(RunError, match=told):
+        fit(resumed(run.folder), run.folder, resume=True)
 
 
 def test_a_vocabulary_that_does_not_fit(corpus: Path, tmp_path: Path) -> None:

@@ -34,6 +34,23 @@ def write_file(path: Path, data: bytes | str) -> None:
 
 
 @contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """A file to write, which takes its name when the block is left without an error, and vanishes otherwise.
+
+    What a process left that was killed in between is to be written over.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.parent / f"{_PARTIAL}{path.name}"
+    try:
+        yield partial
+        _sync(partial)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+@contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """A folder to fill, which takes its name when the block is left without an error, and vanishes otherwise.
 
@@ -46,10 +63,8 @@ def new_folder(path: Path) -> Iterator[Path]:
         partial.mkdir()
         try:
             yield partial
-            for file in partial.rglob("*"):
-                if file.is_file():
-                    _sync(file)
-            _sync_folder(partial)
+            for place in (partial, *partial.rglob("*")):
+                (_sync_folder if place.is_dir() else _sync)(place)
             os.replace(partial, path)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -114,7 +129,7 @@ def is_full_disk(error: Exception) -> bool:
 
 
 def _sync(path: Path) -> None:
-    with path.open("rb") as file:
+    with path.open("rb+") as file:  # Windows syncs only what may be written
         os.fsync(file.fileno())
 
 

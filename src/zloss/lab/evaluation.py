@@ -30,6 +30,7 @@ from zloss.heads import Head
 from zloss.heads.config import check_name
 from zloss.lab.networks import NgramNetwork
 from zloss.lab.ngrams import Batch, NgramBatches
+from zloss.metrics import Perplexity
 
 TOP_K = (1, 5, 10, 20, 50, 100)
 SCORES = (*(f"top_{k}_error" for k in TOP_K), "mrr", "mean_rank", "perplexity")
@@ -38,9 +39,8 @@ SCORES = (*(f"top_{k}_error" for k in TOP_K), "mrr", "mean_rank", "perplexity")
 _CPU_OPERATIONS = 2e12
 _LEAST_SAMPLE = 1000
 # Examples at a time. Ranking needs wide products on a GPU; on a CPU progress should be seen.
-_ROWS = {"cuda": 4096, "cpu": 256}
+ROWS = {"cuda": 4096, "cpu": 256}
 _NORMAL_95 = 1.959964  # 97.5 % of a normal distribution lie below
-_LARGEST_EXPONENT = 709.0  # beyond it there is no float for `math.exp` to return, and it raises
 
 Progress = Callable[[int, int], None]  # examples done, examples in all
 
@@ -73,11 +73,6 @@ class Evaluation:
     examples: int
     population: int  # examples in the text; more than `examples` where a sample was taken
     half_widths: HalfWidths | None  # None where all examples were taken
-
-    @property
-    def is_sample(self) -> bool:
-        """Whether only some of the examples were taken."""
-        return self.examples < self.population
 
     def score(self, name: str) -> float:
         """A score by name: "top_10_error" and so on, "mrr", "mean_rank" or "perplexity"."""
@@ -157,8 +152,12 @@ def default_limit(network: NgramNetwork, device: torch.device) -> int | None:
     if device.type != "cpu":
         return None
     head = network.head
-    passes = 2 if head.is_likelihood else 1
-    return max(_LEAST_SAMPLE, int(_CPU_OPERATIONS / (2 * passes * head.in_features * head.num_classes)))
+    return cpu_sample(head.in_features, head.num_classes, passes=2 if head.is_likelihood else 1)
+
+
+def cpu_sample(in_features: int, num_classes: int, *, passes: int = 2) -> int:
+    """How many examples a CPU ranks in about half a minute; with probabilities that takes two passes."""
+    return max(_LEAST_SAMPLE, int(_CPU_OPERATIONS / (2 * passes * in_features * num_classes)))
 
 
 def constant_classifier(
@@ -228,7 +227,7 @@ def _evaluation(
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1 example, got {limit}")
     wanted = batches.examples if limit is None else min(limit, batches.examples)
-    chosen = batches.sampled(wanted, batch_size=_ROWS.get(batches.device.type))
+    chosen = batches.sampled(wanted, batch_size=ROWS.get(batches.device.type))
     tally = _Tally(ks)
     for batch in chosen:
         tally.update(*judge(batch))
@@ -271,7 +270,7 @@ class _Tally:
             raise ValueError(f"a sample of {self.examples} cannot come from a population of {population}")
         left_out = 1 - self.examples / population
         widths = {name: _half_width(means[name], squares[name], self.examples, left_out) for name in self._names}
-        perplexity = _exp(means["surprise"]) if "surprise" in means else None
+        perplexity = _perplexity(means["surprise"]) if "surprise" in means else None
         of_perplexity = None if perplexity is None else perplexity * widths["surprise"]
         return Evaluation(
             **self._of_ranks(means),
@@ -294,5 +293,7 @@ def _half_width(mean: float, mean_square: float, examples: int, left_out: float)
     return _NORMAL_95 * math.sqrt(variance * left_out / examples)
 
 
-def _exp(value: float) -> float:
-    return math.inf if value > _LARGEST_EXPONENT else math.exp(value)
+def _perplexity(surprise: float) -> float:
+    metric = Perplexity()
+    metric.update(torch.tensor(-surprise, dtype=torch.float64))
+    return metric.compute()

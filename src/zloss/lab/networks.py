@@ -15,7 +15,7 @@ Shape letters: B examples, n words of context, E width of an embedding, H width 
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -188,6 +188,11 @@ class NgramNetwork(nn.Module):
             head_products: a context for what the head computes, in place of one for its precision.
         """
         *of_trunk, of_head = optimizers
+        if clip is not None and any(isinstance(optimizer, HiddenSGD) for optimizer in of_trunk):
+            raise ValueError(
+                f"clip={clip} needs the gradients of all layers, and these optimizers form none of hidden layers: get "
+                "them with optimizers(..., forms_gradients=True)"
+            )
         hidden, branch = self.hidden(context), Branch()
         top = hidden.detach().requires_grad_()
         with (head_products or self._head_products)():
@@ -206,11 +211,6 @@ class NgramNetwork(nn.Module):
         for optimizer in optimizers:
             optimizer.zero_grad()
         return loss.detach()
-
-    def trunk_parameters(self) -> Iterator[nn.Parameter]:
-        """All parameters but those of the head."""
-        yield from self.embedding.parameters()
-        yield from self.layers.parameters()
 
     def optimizers(
         self,

@@ -195,15 +195,8 @@ class NgramBatches:
         )
         return batch
 
-    def in_order(self, *, batch_size: int | None = None) -> "NgramBatches":
-        """All examples of the same text in its order, for evaluation. Shares the tokens."""
-        return self._arranged(batch_size, None)
-
     def sampled(self, sample: int, *, batch_size: int | None = None) -> "NgramBatches":
-        """A fixed sample of the same text, for a quick evaluation. Shares the tokens."""
-        return self._arranged(batch_size, sample)
-
-    def _arranged(self, batch_size: int | None, sample: int | None) -> "NgramBatches":
+        """A fixed sample of the same text, for a quick evaluation; all of it is in order. Shares the tokens."""
         other = copy.copy(self)
         other._arrange(batch_size or self.batch_size, shuffle=False, sample=sample)
         return other

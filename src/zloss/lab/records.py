@@ -50,13 +50,18 @@ def _read_line(path: Path, number: int, line: str) -> Record:
 
 
 def _commit() -> str:
-    """The commit that is measured, `+` where files differ from it; `ZLOSS_COMMIT` names it outside a checkout."""
+    """The commit that is measured, `+` where files differ from it; `ZLOSS_COMMIT` names it outside a checkout.
+
+    An installed copy may lie in a repository of others, whose commits say nothing of it: git has to know this file.
+    """
     if named := os.environ.get("ZLOSS_COMMIT"):
         return named
     try:
+        _git("ls-files", "--error-unmatch", Path(__file__).name)
         but_records = (":(top)", ":(top,exclude)benchmarks/records", ":(top,exclude)benchmarks/paper")
         changed = _git("status", "--porcelain", "--untracked-files=no", "--", *but_records)
-        return _git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+        new = _git("ls-files", "--others", "--exclude-standard", "--", ":(top)src")
+        return _git("rev-parse", "--short", "HEAD") + ("+" if changed or new else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 

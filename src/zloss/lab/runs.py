@@ -79,14 +79,14 @@ class Run:
     # ---- metrics -----------------------------------------------------------------------------------------------------
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Add a line of metrics, of a `kind` and a `step`, and the same for TensorBoard."""
+        """Add a line of metrics, of a `kind` and a `step`, and the same for TensorBoard, but for what is None."""
         with self._explained("the metrics"), (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
         with self._explained("the events for TensorBoard"):
             if self._events is None:
                 self._events = _event_writer(self.folder, self._resumed_at)
             for name, value in record.items():
-                if name not in ("kind", "step"):
+                if name not in ("kind", "step") and value is not None:
                     self._events.add_scalar(f"{record['kind']}/{name}", value, record["step"])
 
     def close(self) -> None:

@@ -1,12 +1,19 @@
 """What the command lines share: two consoles, lists of numbers, and how they end on a user's mistake or Ctrl-C."""
 
+import math
 import sys
 from collections.abc import Callable
 from typing import TypeVar
 
+import torch
 from rich.console import Console
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+_NO_MEMORY = (
+    "there is not enough memory for this: take a smaller batch (training.batch_size), narrower layers (network.hidden, "
+    "network.embedding) or fewer words (zloss data prepare --max-words)"
+)
 
 console, errors = Console(), Console(stderr=True)
 
@@ -24,7 +31,7 @@ def positive_numbers(option: str, text: str, kind: type[Number]) -> list[Number]
         numbers = [kind(part) for part in text.split(",")]
     except ValueError:
         numbers = []
-    if not numbers or min(numbers) <= 0:
+    if not numbers or not all(math.isfinite(number) and number > 0 for number in numbers):
         wanted = "whole numbers from 1 on" if kind is int else "numbers above 0"
         raise ValueError(f"--{option} must be {wanted}, separated by commas, got {text!r}")
     return numbers
@@ -46,6 +53,17 @@ def run_commands(app: Callable[[], object]) -> None:
         errors.print("[red]error:[/red]", end=" ")
         errors.print(_message(error), markup=False, highlight=False, soft_wrap=True)
         sys.exit(1)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        errors.print("[red]error:[/red]", end=" ")
+        errors.print(_NO_MEMORY, markup=False, highlight=False, soft_wrap=True)
+        sys.exit(1)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """A CPU's allocator has no error of its own, but for its words."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _message(error: Exception) -> str:

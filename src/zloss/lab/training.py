@@ -11,11 +11,12 @@ A run may be given a time instead of a number of steps, `training.seconds`. What
 the machine is, and a run that was interrupted goes on with the time that it has left, to no identical result.
 """
 
+import json
 import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,12 +29,26 @@ from torch.optim import Optimizer
 import zloss
 from zloss.lab.configuration import from_table, to_table
 from zloss.lab.corpora import Corpus, MissingCorpusError
-from zloss.lab.evaluation import Evaluation, evaluate, is_made_large
+from zloss.lab.evaluation import Evaluation, evaluate, finite, is_made_large
 from zloss.lab.networks import NetworkConfig, NgramNetwork
 from zloss.lab.ngrams import NgramBatches
 from zloss.lab.runs import Checkpoint, Run, RunError
 from zloss.lab.stopwatch import Stopwatch
 
+# What may be changed in the config of a run that has begun. All else is in the weights or the optimizers by then.
+_CHANGEABLE = (
+    "corpus",  # which may have moved; that it has the same words is checked
+    "device",
+    "training.epochs",
+    "training.steps",
+    "training.seconds",
+    "training.validate_every",
+    "training.stop_after",
+    "training.checkpoint_every",
+    "training.keep",
+    "training.log_every",
+    "training.graph",
+)
 _EVALUATION_SEED = 0  # runs with other seeds are judged by the same sample
 # Of the linear schedule. A learning rate is part of a captured CUDA graph, and each change captures anew.
 _STAGES = 20
@@ -182,6 +197,8 @@ def fit(config: Experiment, folder: Path, *, resume: bool = False, watch: Watche
     run = Run(folder)
     if resume and to_table(config) != to_table(resumed(folder)):  # which knows keys that a run is too old for
         raise RunError(f"{folder} was started with another config: resume it with its own, or start a new run")
+    if resume and run.steps():
+        _require_continued(config, run)
     if not resume:
         run.require_new()
     trainer = Trainer(config, run, watch or (lambda _: None))  # before anything is written: it may well fail
@@ -192,24 +209,40 @@ def fit(config: Experiment, folder: Path, *, resume: bool = False, watch: Watche
             trainer.restore(run.load(device=str(trainer.device)))
         elif resume:  # it was stopped before its first checkpoint
             run.forget_after(0)
-        _train(trainer)
+        try:
+            trainer.train()
+        finally:
+            run.close()
     return run
-
-
-def _train(trainer: "Trainer") -> None:
-    try:
-        trainer.train()
-    except RunError:
-        raise
-    except ValueError as error:  # of a layer that was given numbers beyond reason
-        raise trainer.diverged(str(error)) from error
-    finally:
-        trainer.run.close()
 
 
 def resumed(folder: Path) -> Experiment:
     """The config of a run, to resume it with."""
     return from_table(Experiment, Run.open(folder).config)
+
+
+def _require_continued(config: Experiment, run: Run) -> None:
+    """Refuse a config that was changed where the checkpoint would not follow. Early checkpoints do not know theirs."""
+    before = run.state().get("config")
+    if before is None:
+        return
+    for key, old, new in _changes(to_table(from_table(Experiment, before)), to_table(config)):
+        if key not in _CHANGEABLE:
+            may = ", ".join(name.rpartition(".")[2] for name in _CHANGEABLE)
+            raise RunError(
+                f"{key} in {run.folder / 'config.json'} is {json.dumps(new)}, and the run was trained with "
+                f"{json.dumps(old)}: change it back, or start a new run (what may be changed is {may})"
+            )
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Dotted keys with the values of both tables, where these differ."""
+    for key in dict.fromkeys([*before, *now]):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _changes(old, new, f"{path}{key}.")
+        elif old != new:
+            yield path + key, old, new
 
 
 class Trainer:
@@ -278,9 +311,12 @@ class Trainer:
             if index == 0 or self.step != self._next:
                 self.batches.start(epoch)
                 self._index.fill_(index)
-            loss, self._next = self._replayed(), self.step + 1
+            with self._refusal_explained():
+                loss, self._next = self._replayed(), self.step + 1
         else:
-            loss = self._learn(*self.batches.batch(epoch, index))
+            batch = self.batches.batch(epoch, index)
+            with self._refusal_explained():
+                loss = self._learn(*batch)
         self.step += 1
         return loss
 
@@ -321,9 +357,17 @@ class Trainer:
 
     def _require_finite(self, loss: Tensor) -> None:
         if not loss.isfinite():
-            raise self.diverged(f"the loss is {loss.item()}")
+            raise self._diverged(f"the loss is {loss.item()}")
 
-    def diverged(self, reason: str) -> DivergedError:
+    @contextmanager
+    def _refusal_explained(self) -> Iterator[None]:
+        """For whatever asks a layer: it refuses numbers beyond reason, on a GPU maybe those of some steps ago."""
+        try:
+            yield
+        except ValueError as error:
+            raise self._diverged(str(error)) from error
+
+    def _diverged(self, reason: str) -> DivergedError:
         """What to do about it."""
         return DivergedError(
             f"step {self.step}: {reason}. Lower the learning rates (lr, output_lr) or clip the gradient; the run stays "
@@ -356,6 +400,8 @@ class Trainer:
         now = time.perf_counter()
         words = (self.step - step) * self.config.training.batch_size
         self._since = (now, self.step)
+        with self._refusal_explained():
+            condition = None if self._factored is None else self._factored.condition()
         return Progress(
             step=self.step,
             steps=self._expected_steps(),
@@ -363,7 +409,7 @@ class Trainer:
             loss=loss,
             lr=self.config.training.lr * self.schedule.factor,
             words_per_second=words / max(now - then, 1e-9),
-            condition=None if self._factored is None else self._factored.condition(),
+            condition=condition,
             validation=validation,
         )
 
@@ -379,11 +425,13 @@ class Trainer:
     def _validate(self) -> bool:
         """Whether the score is the best so far."""
         training = self.config.training
-        result = evaluate(self.network, self.validation, limit=training.validation_examples)
+        with self._refusal_explained():
+            result = evaluate(self.network, self.validation, limit=training.validation_examples)
         is_best = self.schedule.update(training.cost(result), self.step, training)
         self._set_rates()
         self.run.log(
-            {"kind": "validation", "step": self.step, "epoch": self.step / len(self.batches)} | result.to_record()
+            {"kind": "validation", "step": self.step, "epoch": self.step / len(self.batches)}
+            | finite(result.to_record())
         )
         self.watch(self._progress(math.nan, result))
         return is_best
@@ -420,6 +468,7 @@ class Trainer:
             "optimizers": options,
             "classes": self.num_classes,
             "vocabulary": self.corpus.vocabulary_sha256,
+            "config": to_table(self.config),
         }
         self.run.save(Checkpoint(self.step, tensors, state), keep=self.config.training.keep)
 
@@ -529,7 +578,11 @@ def load_network(network: NgramNetwork, checkpoint: Checkpoint, corpus: Corpus) 
             f"the checkpoint has {classes} classes, the vocabulary {network.head.num_classes}, or other words: "
             f"{corpus.folder} is not the corpus that the run was trained on"
         )
-    network.load_state_dict(with_prefix(checkpoint.tensors, "network."))
+    try:
+        network.load_state_dict(with_prefix(checkpoint.tensors, "network."))
+    except RuntimeError as error:
+        fault = str(error).splitlines()[-1].strip()
+        raise RunError(f"the config is not the one these weights were trained with: {fault}") from error
 
 
 def with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

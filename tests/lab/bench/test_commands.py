@@ -1,5 +1,6 @@
 """`zloss bench` as a user meets it, at sizes that take seconds."""
 
+import errno
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ import torch
 
 import zloss
 from tests.lab import command_line
-from zloss.lab.bench import memory
+from zloss.lab.bench import memory, race
 from zloss.lab.bench.entries import ENTRIES
 from zloss.lab.bench.layer_suite import LayerCase
 from zloss.lab.bench.timing import Runner
@@ -164,6 +165,37 @@ def test_ctrl_c_keeps_what_is_measured(
     assert bench("output", *SMALL, *sizes, "--output", tmp_path / "o.jsonl") == 130
     assert [record["repeats"] for record in read_records(tmp_path / "o.jsonl")] == [3, 2]
     assert "2 of 2 records" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("output", [".", "file/o.jsonl"])
+def test_a_file_that_cannot_be_written_is_found_out_first(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    measured: list[Runner] = []
+    monkeypatch.setattr(Runner, "take_turn", measured.append)
+    sizes = ("--batch", 20, "--hidden", 16, "--classes", 1000, "--heads", "factored")
+    assert bench("output", *SMALL, *sizes, "--output", tmp_path / output) == 1
+    error = capsys.readouterr().err
+    assert str(tmp_path) in error.replace("\n", "")
+    assert "Traceback" not in error
+    assert "records in" not in error
+    assert measured == []
+
+
+def test_records_that_could_not_be_written_are_not_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(race, "write_records", full)
+    sizes = ("--batch", 20, "--hidden", 16, "--classes", 1000, "--heads", "factored")
+    assert bench("output", *SMALL, *sizes, "--output", tmp_path / "o.jsonl") == 1
+    out, error = capsys.readouterr()
+    assert "No space left on device" in error
+    assert "records in" not in error
+    assert "factored" in out, "what was measured is shown"
 
 
 def test_it_runs_as_a_module() -> None:

@@ -171,6 +171,14 @@ def test_what_a_killed_download_left_is_written_over(site: Site, tmp_path: Path)
     assert names_in(tmp_path) == ["text.txt"]
 
 
+def test_a_download_has_its_name_for_good(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is synced before it gets its name, and its folder afterwards."""
+    synced: list[tuple[int, list[str]]] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append((os.fstat(handle).st_ino, names_in(tmp_path))))
+    target = download(offered(site), tmp_path, silent)
+    assert synced == [(target.stat().st_ino, [".partial-text.txt"]), (tmp_path.stat().st_ino, ["text.txt"])]
+
+
 def test_no_room_for_a_download(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_handle: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

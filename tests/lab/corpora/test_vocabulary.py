@@ -83,7 +83,7 @@ def test_encoding() -> None:
 
 def test_a_file_and_back(tmp_path: Path) -> None:
     words = ["the", "na\u00efve", "line\u2028separator", "next\x85line", "<unk>"]
-    Vocabulary(words, [5, 4, 3, 2, 0], unknown="<unk>").save(tmp_path / "v.tsv")
+    (tmp_path / "v.tsv").write_bytes(Vocabulary(words, [5, 4, 3, 2, 0], unknown="<unk>").to_bytes())
     again = Vocabulary.load(tmp_path / "v.tsv", unknown="<unk>")
     assert (again.words, again.counts.tolist()) == (words, [5, 4, 3, 2, 0])
     assert again.counts.dtype == np.int64

@@ -156,6 +156,46 @@ def test_other_texts_and_the_constant_may_have_another_time_and_device(tmp_path:
     assert len(PaperRecords.read(tmp_path).table2) == len(lines)
 
 
+def with_examples(line: Line, examples: int) -> Line:
+    return line | {"test": line["test"] | {"examples": examples}}
+
+
+@pytest.mark.parametrize(("model", "seed"), [("Z-loss net1", 0), ("Z-loss net1", 1), ("constant", 0)])
+def test_models_of_a_text_are_tested_on_as_many_examples(tmp_path: Path, model: str, seed: int) -> None:
+    def differs(line: Line) -> bool:
+        return (line["corpus"], line["model"], line["seed"]) == ("fil8", model, seed) and line["budget"] != "converged"
+
+    lines = list(made_up.models())
+    same = [with_examples(line, 5_000 if line["corpus"] == "fil8" else 7_000) for line in lines]
+    made_up.keep(tmp_path / "table2.jsonl", same)
+    assert {one.examples for one in PaperRecords.read(tmp_path).table2} == {5_000, 7_000}
+    made_up.keep(tmp_path / "table2.jsonl", [line if differs(line) else with_examples(line, 5_000) for line in lines])
+    assert PaperRecords.read(tmp_path).table2, "those that do not say how many are let through"
+    made_up.keep(tmp_path / "table2.jsonl", [with_examples(line, 30 if differs(line) else 5_000) for line in lines])
+    with pytest.raises(
+        ValueError, match=r"models of fil8 .* tested on 30 and 5,000 examples, which cannot be compared"
+    ):
+        PaperRecords.read(tmp_path)
+
+
+def test_how_often_it_was_logged_is_no_setting(tmp_path: Path) -> None:
+    line = FIRST["figure2"]()
+    other = line | {"seed": 1, "settings": line["settings"] | {"training.log_every": 7, "training.keep": 1}}
+    write_results(tmp_path, "figure2", [line, other])
+    one, two = PaperRecords.read(tmp_path).figure2
+    assert one.settings == two.settings
+
+
+def test_a_digest_decides_where_both_have_one(tmp_path: Path) -> None:
+    line = FIRST["figure2"]() | {"digest": "it"}
+    other = line | {"seed": 1, "settings": line["settings"] | {"network.context": 6}}
+    write_results(tmp_path, "figure2", [line, other])
+    with pytest.raises(ValueError, match="different settings"):
+        write_results(tmp_path, "figure2", [line, line | {"seed": 1, "digest": "another"}])
+    with pytest.raises(ValueError, match="different settings"):
+        write_results(tmp_path, "figure2", [line, other | {"digest": None}])
+
+
 def test_a_file_may_be_made_anew_choice_by_choice(tmp_path: Path) -> None:
     """Half way through, its old half is of another time: no reason to throw away what was trained."""
     lines = list(made_up.models())

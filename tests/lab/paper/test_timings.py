@@ -1,6 +1,7 @@
 """Table 1 from records of the benchmark."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,6 +69,31 @@ def test_what_could_not_run_does_not_count(tmp_path: Path) -> None:
     missing = step("dense softmax", 1.0, "cuda") | {"time_ms": None, "missing": "no memory"}
     keep(tmp_path / "output.cuda.jsonl", [step("factored", 1.0, "cuda"), missing])
     assert Timings.read(tmp_path).ratio("output", "softmax", "cuda") is None
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"time_ms": "fast"}, "\"time_ms\" must be a finite number above 0, got 'fast'"),
+        ({"classes": None}, '"classes" must be a finite number above 0, got None'),
+        ({"ratio_to_factored": [1]}, '"ratio_to_factored" must be a finite number above 0'),
+        ({"name": 7}, '"name" must be text, got 7'),
+        ({"versions": None}, '"versions" must be an object, got None'),
+    ],
+)
+def test_half_a_record_is_named(change: dict[str, Any], told: str, tmp_path: Path) -> None:
+    keep(tmp_path / "output.cuda.jsonl", [step("factored", 1.0, "cuda"), step("factored", 1.0, "cuda") | change])
+    with pytest.raises(ValueError, match=r"output\.cuda\.jsonl, line 2: ") as error:
+        Timings.read(tmp_path)
+    assert told in str(error.value)
+
+
+def test_a_line_without_a_time_is_refused(tmp_path: Path) -> None:
+    line = step("factored", 1.0, "cuda")
+    for lacking in ("name", "classes", "time_ms", "device", "versions", "commit"):
+        keep(tmp_path / "model.cpu.jsonl", [{name: value for name, value in line.items() if name != lacking}])
+        with pytest.raises(ValueError, match=rf'model\.cpu\.jsonl, line 1: "{lacking}" '):
+            Timings.read(tmp_path)
 
 
 def test_growth_is_over_the_widest_range(tmp_path: Path) -> None:

@@ -221,6 +221,7 @@ def test_one_that_diverges_has_no_record(studies: Path, tmp_path: Path, capsys: 
         (("figure4", "--studies", "STUDIES", "--set", "training.lrr=1"), "did you mean 'lr'"),
         (("figure4", "--studies", "STUDIES", "--device", "cuda:99"), "device 'cuda:99' is not here"),
         (("figure3", "--studies", "STUDIES", "--a", "0.1,none"), "--a must be numbers above 0, separated by commas"),
+        (("figure3", "--studies", "STUDIES", "--b", "nan"), "--b must be numbers above 0, separated by commas"),
         (("search", "--corpus", "NOWHERE"), "NOWHERE is no prepared corpus"),
         (("search", "--corpus", "CORPUS", "--losses", "zloss"), "unknown loss: 'zloss'; did you mean 'z_loss'?"),
     ],

@@ -8,7 +8,8 @@ from torch.multiprocessing.spawn import spawn
 
 from tests.lab.paper import made_up
 from zloss.lab.durable import require_writable
-from zloss.lab.records import Record
+from zloss.lab.paper.records import PaperRecords
+from zloss.lab.records import Record, read_records
 from zloss.lab.reproduction.ledger import Ledger
 
 CHOICE = ("z_loss", "mrr")
@@ -50,6 +51,39 @@ def test_stale_records_are_dropped(tmp_path: Path) -> None:
     assert ledger.path.stat().st_mtime_ns == before
     ledger.drop(lambda result: result.seed == 0)
     assert [line.seed for line in ledger.results()] == [1]
+
+
+def test_what_gives_way_is_kept(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, "figure2")
+    ledger.add([record(0), record(1)])
+    assert not ledger.replaced.exists()
+    assert ledger.others(CHOICE, {"training.lr": 0.1}) == 0
+    assert ledger.others(CHOICE, {"training.lr": 0.2}) == 2
+    ledger.add([record(0, settings={"training.lr": 0.2})])
+    assert read_records(ledger.replaced) == [record(0), record(1)]
+    ledger.drop(lambda result: True)
+    assert read_records(ledger.replaced) == [record(0), record(1), record(0, settings={"training.lr": 0.2})]
+    assert PaperRecords.read(tmp_path) == PaperRecords()
+
+
+def test_how_often_it_was_logged_makes_no_other_record(tmp_path: Path) -> None:
+    """Early records have it among their settings."""
+    ledger, settings = Ledger(tmp_path, "figure2"), {"training.lr": 0.1}
+    early = record(0, settings=settings | {"training.log_every": 5, "training.checkpoint_every": 9})
+    ledger.add([early])
+    assert ledger.find(CHOICE, settings, 0, digest="new") == early
+    assert ledger.add([record(1, digest="new")]) == 0
+    assert [line.seed for line in ledger.results()] == [0, 1]
+
+
+def test_a_digest_decides_where_both_have_one(tmp_path: Path) -> None:
+    """What was set to the value that it has anyway is no other setting."""
+    ledger = Ledger(tmp_path, "figure2")
+    ledger.add([record(0, digest="it")])
+    more = {"training.lr": 0.1, "network.context": 6}
+    assert ledger.find(CHOICE, more, 0, digest="it") is not None
+    assert ledger.find(CHOICE, more, 0) is None
+    assert ledger.add([record(1, digest="it", settings=more)]) == 0
 
 
 def test_what_is_no_record_is_never_written(tmp_path: Path) -> None:

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.multiprocessing.spawn import spawn
 
 from tests.lab.command_line import zloss
 from tests.lab.corpora.definition import write
 from tests.lab.corpora.test_catalogue import HELD_OUT_SHARD, LM1B, TRAINING_SHARD, enter, offered
 from tests.lab.reproduction.small import MODEL, flags, small_text
+from zloss.lab import evaluation
 from zloss.lab.corpora import CATALOGUE, Corpus, prepare
 from zloss.lab.models import TrainedModel
 from zloss.lab.paper.records import CONSTANT, MODELS, PaperRecords, ScoredModel
@@ -228,6 +231,34 @@ def test_the_rate_that_validates_best_is_taken(
     assert [(experiment.training.lr, experiment.training.seed) for experiment in fitted] == [(0.3, 1)]
 
 
+@pytest.mark.parametrize(("digest", "tried"), [("of another preset", 2), (None, 0)])
+def test_the_rate_of_a_stale_record_is_not_taken(
+    digest: str | None, tried: int, table2: list[object], tmp_path: Path, fitted: list[Experiment]
+) -> None:
+    """Its settings are the same, but a preset has changed since; early records have no digest, and count."""
+    asked = [*table2, "--budget", 0.1, "--rates", "0.1,0.2", "--try-for", 0.1, "--models", "Z-loss net1"]
+    assert zloss(*asked, "--seeds", 1) == 0
+    path = tmp_path / "paper" / "table2.jsonl"
+    path.write_text(json.dumps(read_records(path)[0] | {"digest": digest}) + "\n")
+    fitted.clear()
+    assert zloss(*asked, "--seeds", 2) == 0
+    assert [experiment.training.seed for experiment in fitted] == [0] * tried + ([0, 1] if tried else [1])
+
+
+def test_records_name_the_commit_that_was_trained(
+    table2: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZLOSS_COMMIT", "before")
+
+    def changing(*asked: Any, **options: Any) -> Run:
+        monkeypatch.setenv("ZLOSS_COMMIT", "after")
+        return fit(*asked, **options)
+
+    monkeypatch.setattr(large_texts, "fit", changing)
+    assert zloss(*table2, "--budget", 0.1, "--seeds", 1, "--models", "Z-loss net1") == 0
+    assert [line["commit"] for line in read_records(tmp_path / "paper" / "table2.jsonl")] == ["before"]
+
+
 def test_a_model_that_diverges_leaves_the_others_alone(
     table2: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -250,6 +281,12 @@ def test_a_model_that_diverges_leaves_the_others_alone(
         (("--budget", "1", "--models", "Z-loss net3"), "unknown model: 'Z-loss net3'; did you mean 'Z-loss net"),
         (("--converged", "--rates", "0.1,1"), "--rates with --converged needs --try-for SECONDS"),
         (("--budget", "1", "--rates", "0.1,high"), "--rates must be numbers above 0, separated by commas"),
+        (("--budget", "1", "--rates", "0.1,nan"), "--rates must be numbers above 0, separated by commas"),
+        (("--budget", "1", "--rates", "inf"), "--rates must be numbers above 0, separated by commas"),
+        (("--budget", "1", "--rates", "1", "--try-for", "0"), "--try-for must be a finite number of seconds above 0"),
+        (("--budget", "1", "--rates", "1", "--try-for", "-1"), "--try-for must be a finite number of seconds above 0"),
+        (("--budget", "1", "--set", "training.seconds=4"), "use --budget SECONDS or --converged"),
+        (("--converged", "--set", "training={schedule='linear'}"), "use --budget SECONDS or --converged"),
         (("--budget", "1", "--set", "training.lrr=1"), "did you mean 'lr'"),
         (("--budget", "1", "--corpus", "NOWHERE"), "NOWHERE is no prepared corpus"),
     ],
@@ -323,6 +360,95 @@ def test_another_number_of_test_examples_is_another_record(table2: list[object],
     stamp = (tmp_path / "paper" / "table2.jsonl").stat().st_mtime_ns
     assert zloss(*asked, "--limit", 50) == 0
     assert (tmp_path / "paper" / "table2.jsonl").stat().st_mtime_ns == stamp
+
+
+@pytest.mark.parametrize("model", ["Z-loss net1", "constant"])
+def test_a_record_of_few_test_examples_is_not_one_of_all(
+    model: str, table2: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [*table2, "--seeds", 1, "--models", model, "--budget", 0.1]
+    path = tmp_path / "paper" / "table2.jsonl"
+    assert zloss(*asked, "--limit", 30) == 0
+    capsys.readouterr()
+    assert zloss(*asked) == 0
+    (line,) = read_records(path)
+    assert line["test"]["examples"] == line["test"]["population"] > 30
+    said = capsys.readouterr().out
+    assert f"{model}, the record of seed 0 is of 30 test examples, and {line['test']['examples']} are wanted" in said
+    assert [line["test"]["examples"] for line in read_records(tmp_path / "paper" / "table2.replaced.jsonl")] == [30]
+    stamp = path.stat().st_mtime_ns
+    assert zloss(*asked) == 0
+    assert path.stat().st_mtime_ns == stamp
+
+
+def test_all_models_are_tested_on_as_many_examples(
+    table2: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU too, where a network with probabilities takes twice as long, and frequencies no time at all."""
+    monkeypatch.setattr(evaluation, "_LEAST_SAMPLE", 10)
+    monkeypatch.setattr(evaluation, "_CPU_OPERATIONS", 4 * 1024 * 152 * 30)
+    models = "constant,Z-loss net1,H-softmax net1,Z-loss net2"
+    assert zloss(*table2, "--seeds", 1, "--models", models, "--budget", 0.1) == 0
+    (examples,) = {line["test"]["examples"] for line in read_records(tmp_path / "paper" / "table2.jsonl")}
+    assert examples < 60
+
+
+# ---- what makes no difference ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings", [["training.log_every=9"], ["training.keep=3", "training.graph=false"], ["training.lr=1.0"], ["x"]]
+)
+@pytest.mark.parametrize("is_early", [False, True])
+def test_a_setting_that_changes_nothing_makes_no_other_record(
+    settings: list[str], is_early: bool, table2: list[object], tmp_path: Path, fitted: list[Experiment]
+) -> None:
+    asked = [*table2, "--seeds", 1, "--models", "Z-loss net1", "--budget", 0.1]
+    assert zloss(*asked) == 0
+    path = tmp_path / "paper" / "table2.jsonl"
+    if is_early:
+        (line,) = read_records(path)
+        path.write_text(json.dumps(line | {"digest": None, "settings": line["settings"] | {"training.log_every": 5}}))
+    fitted.clear()
+    changes = ["training.patience=0", "network.dropout=0.0"] if settings == ["x"] else settings  # as they are anyway
+    assert zloss(*asked, *flags(*changes)) == 0
+    assert fitted == []
+    assert zloss(*asked, *flags("training.patience=1")) == 0
+    assert len(fitted) == 1
+
+
+def test_what_gives_way_is_told_first_and_kept(
+    table2: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [*table2, "--models", "Z-loss net1", "--budget", 0.1, "--try-for", 0.1]
+    assert zloss(*asked, "--seeds", 2, "--rates", "0.1") == 0
+    assert "give way" not in capsys.readouterr().out
+    before = read_records(tmp_path / "paper" / "table2.jsonl")
+    assert zloss(*asked, "--seeds", 1, "--rates", "0.2") == 0
+    said = capsys.readouterr().out
+    assert said.index("Z-loss net1, its records with other settings than are wanted now") < said.index("trying lr 0.2")
+    assert read_records(tmp_path / "paper" / "table2.replaced.jsonl") == before
+    assert [one.settings["training.lr"] for one in results(tmp_path)["Z-loss net1"]] == [0.2]
+
+
+# ---- several processes -----------------------------------------------------------------------------------------------
+
+
+def _seed_in_a_process(rank: int, arguments: list[object]) -> None:
+    torch.set_num_threads(1)
+    code = zloss(*arguments, "--first-seed", rank)
+    assert code == 0, f"exit code {code}"
+
+
+def test_two_commands_try_rates_at_once(table2: list[object], tmp_path: Path) -> None:
+    settings = flags("training.validate_every=20", "training.stop_after=1", "training.lr_factor=0.1")
+    asked = [*table2, "--models", "Z-loss net1", "--seeds", 1, *settings, "--converged", "--shared-device"]
+    spawn(_seed_in_a_process, args=([*asked, "--rates", "0.3,0.1,0.2", "--try-for", 0.4],), nprocs=2)
+    found = results(tmp_path)["Z-loss net1"]
+    assert sorted(one.seed for one in found) == [0, 1]
+    assert len({one.settings["training.lr"] for one in found}) == 1
+    assert not list((tmp_path / "paper").glob("*.replaced.jsonl"))
+    assert not list((tmp_path / "runs").glob("*")), "none is needed any longer"
 
 
 def test_rates_that_were_not_tried_are_not_told(

@@ -75,7 +75,7 @@ def test_scores_are_those_of_the_best_weights(corpus: Path) -> None:
         now.copy_(then)
     test = stack.evaluate("test")
     assert test[1] is not None
-    assert not test[1].is_sample
+    assert test[1].examples == test[1].population
     batches = Trainer(outcomes[1].experiment, Run(Path("never written")), lambda _: None).validation
     assert evaluate_stack(stack.network, batches, limit=200)[1] == best.evaluation
 

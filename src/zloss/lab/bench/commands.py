@@ -32,6 +32,7 @@ from zloss.lab.bench.race import Conditions, Journal, Race, Watcher
 from zloss.lab.bench.ranking_suite import EVAL_HEADS, ranking_cases
 from zloss.lab.bench.report import launches_table, plot, read_all, tables
 from zloss.lab.bench.steps import Launch
+from zloss.lab.durable import require_writable
 from zloss.lab.networks import PRESETS
 from zloss.lab.networks import Precision as TrunkPrecision
 from zloss.lab.records import Record, write_records
@@ -182,11 +183,12 @@ def launches(
     place = _device(device)
     if place.type != "cuda":
         raise ValueError("a profile needs a GPU: on a CPU a step has no launches")
+    file = output or Path("bench.profile.cuda.jsonl")
+    _require_writable(file)
     where, records = provenance(place), []
     for size in positive_numbers("batch", batch, int):
         records.append(profiled_case(batch=size, hidden=hidden, classes=classes, device=place) | where)
         console.print(launches_table(records[-1]))
-    file = output or Path("bench.profile.cuda.jsonl")
     write_records(file, records)
     errors.print(f"{len(records)} records in {file}", highlight=False)
 
@@ -218,18 +220,28 @@ def run(cases: Sequence[Case], conditions: Conditions, file: Path | None) -> Non
     """Measure, keep the records and show them; code 1 where something was refused or failed."""
     if not cases:
         raise ValueError("nothing to measure: no head can be launched like this")
-    journal = Journal(file or Path(f"bench.{cases[0].suite}.{conditions.device.type}.jsonl"), conditions.device)
+    file = file or Path(f"bench.{cases[0].suite}.{conditions.device.type}.jsonl")
+    _require_writable(file)
+    journal = Journal(file, conditions.device)
     try:
         with _bar() as watch:
             Race(cases, conditions, journal, watch).run()
     finally:  # after Ctrl-C too
         if journal.records:
             _print_tables(journal.records)
-            errors.print(f"{len(journal.records)} of {len(cases)} records in {journal.path}", highlight=False)
+        if journal.written:
+            errors.print(f"{journal.written} of {len(cases)} records in {journal.path}", highlight=False)
     for fault in journal.faults:
         errors.print(f"[red]not measured:[/red] {fault}", highlight=False)
     if journal.faults:
         raise typer.Exit(1)
+
+
+def _require_writable(file: Path) -> None:
+    """Fail now, not when all is measured."""
+    if file.is_dir():
+        raise ValueError(f"{file} is a folder: name a file for the records by --output")
+    require_writable(file.parent)
 
 
 def _print_tables(records: Sequence[Record]) -> None:

@@ -3,6 +3,9 @@
 On a small problem, step by step, the loss must be that of the definition. Where the head stands for one dense weight
 matrix, its weights after the last step must also be those of dense float64 SGD on that loss. Seven steps, so that a
 captured one is replayed, with other inputs than it was captured with.
+
+A factored layer steps in one of two ways, by whether the batch has fewer examples than there are hidden units or not:
+the one that is measured is checked.
 """
 
 import math
@@ -14,7 +17,8 @@ import zloss
 from zloss.lab.bench.entries import Entry
 from zloss.lab.bench.steps import Launch, launched, layer_step
 
-BATCH, HIDDEN, CLASSES, STEPS = 24, 32, 500, 7
+HIDDEN, CLASSES, STEPS = 32, 500, 7
+_FEW, _MANY = 24, 40  # examples, below HIDDEN and above
 _SEED = 0
 
 
@@ -22,7 +26,7 @@ class WrongResultError(ValueError):
     """A fast path that does not compute what it should."""
 
 
-def check_head(entry: Entry, launch: Launch, device: torch.device) -> None:
+def check_head(entry: Entry, launch: Launch, device: torch.device, *, is_full_rank: bool) -> None:
     """Refuse an entry whose losses, or whose weights after some steps, are not those of its definition."""
     torch.manual_seed(_SEED)
     head = entry.build(HIDDEN, CLASSES, device)
@@ -30,8 +34,9 @@ def check_head(entry: Entry, launch: Launch, device: torch.device) -> None:
     of_loss, of_change = entry.tolerances
     start = dense_weight(head)
     twin = None if start is None else DenseTwin(entry, start)
+    batch = _MANY if is_full_rank else _FEW
     for number in range(STEPS):
-        h, target = torch.randn(BATCH, HIDDEN, device=device), torch.randint(CLASSES, (BATCH,), device=device)
+        h, target = torch.randn(batch, HIDDEN, device=device), torch.randint(CLASSES, (batch,), device=device)
         expected = expected_loss(head, h, target) if twin is None else twin.step(h, target)
         error = abs(float(step(h, target)) / expected - 1)
         require(error <= of_loss, f"the loss of step {number + 1} is off by {error:.1e}")

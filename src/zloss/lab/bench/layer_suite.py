@@ -38,11 +38,16 @@ class HeadCase(Case):
         return self.entry.bytes_needed(self.batch, self.hidden, self.classes)
 
     @property
+    def is_full_rank(self) -> bool:
+        """Whether there are no fewer examples than hidden units, for which a factored layer steps in another way."""
+        return self.batch >= self.hidden
+
+    @property
     def gate(self) -> Hashable:
-        return self.suite, self.entry, self.launch
+        return self.suite, self.entry, self.launch, self.is_full_rank
 
     def check(self, device: torch.device) -> None:
-        check_head(self.entry, self.launch, device)
+        check_head(self.entry, self.launch, device, is_full_rank=self.is_full_rank)
 
     def description(self) -> Record:
         entry = self.entry

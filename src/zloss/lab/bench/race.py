@@ -44,11 +44,13 @@ class Journal:
         self.faults: list[str] = []  # what was refused, or failed
         self._where = provenance(device)  # now: the checkout may change before the end
         self._records: dict[int, Record] = {}
+        self.written = 0  # how many of them are in the file
 
     def add(self, place: int, record: Record) -> None:
         """Keep the record of the case at that place."""
         self._records[place] = record | self._where
         write_records(self.path, self.records)
+        self.written = len(self._records)
 
     @property
     def records(self) -> list[Record]:

@@ -11,11 +11,12 @@ from torch import Tensor
 import zloss
 from zloss.lab.bench.cases import Case
 from zloss.lab.bench.entries import FACTORED, Entry
-from zloss.lab.bench.gate import CLASSES, HIDDEN, dense_weight, require
+from zloss.lab.bench.gate import HIDDEN, dense_weight, require
 from zloss.lab.bench.inputs import hidden_batches
 from zloss.lab.bench.layer_suite import HeadCase
 from zloss.lab.bench.steps import layer_step
 from zloss.lab.bench.timing import Work
+from zloss.lab.evaluation import ROWS
 from zloss.lab.records import Record
 
 Task = Literal["rank", "topk", "refactor"]
@@ -23,8 +24,7 @@ Task = Literal["rank", "topk", "refactor"]
 EVAL_HEADS = "factored,dense,hierarchical"
 TOP = 10
 
-# Examples at a time, as in an evaluation of the lab. Ranking needs wide products on a GPU.
-_ROWS = {"cuda": 4096, "cpu": 256}
+_SMALL_CLASSES = 10_000  # to check with: in three blocks, the last one not full
 _STEPS_BEFORE = 20  # a layer that has never moved would have nothing to refactor
 # Float32 sums of some dozen products near 1: classes that are closer than this may change places.
 _CLOSE = 1e-4
@@ -55,8 +55,8 @@ class RankingCase(HeadCase):
 
     def check(self, device: torch.device) -> None:
         torch.manual_seed(0)
-        head = trained_head(self.entry, HIDDEN, CLASSES, device)
-        h, target = torch.randn(24, HIDDEN, device=device), torch.randint(CLASSES, (24,), device=device)
+        head = trained_head(self.entry, HIDDEN, _SMALL_CLASSES, device)
+        h, target = torch.randn(24, HIDDEN, device=device), torch.randint(_SMALL_CLASSES, (24,), device=device)
         {"rank": check_rank, "topk": check_topk, "refactor": check_refactor}[self.task](head, h, target)
 
     @contextmanager
@@ -68,7 +68,7 @@ class RankingCase(HeadCase):
         # Of the hidden batches and targets that are drawn, one is enough here.
         sizes = {"batch": self.batch, "hidden": self.hidden, "classes": self.classes}
         h, target = hidden_batches(**sizes, law="zipf", device=device, steps=1)[0]
-        rows = _ROWS[device.type]
+        rows = ROWS[device.type]  # as in an evaluation of the lab
         parts = list(zip(h.split(rows), target.split(rows), strict=True))
 
         def evaluate() -> None:

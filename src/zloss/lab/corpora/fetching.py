@@ -2,7 +2,6 @@
 
 import http
 import http.client
-import os
 import shutil
 import stat
 import tarfile
@@ -32,19 +31,13 @@ def download(item: Download, folder: Path, progress: Progress) -> Path:
     target = folder / item.file_name
     if target.exists() and sha256_of(target) == item.sha256:
         return target
-    partial = folder / f".partial-{item.file_name}"  # one that a killed process left is written over
-    try:
-        with _explained(item, folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            _fetch(item, partial, progress)
-            if (sha256 := sha256_of(partial)) != item.sha256:
-                raise CorpusError(
-                    f"{item.url} is not what it was: its sha256 is {sha256}, expected {item.sha256}. The download was "
-                    "thrown away; try again, or get the file elsewhere"
-                )
-            partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    with _explained(item, folder), durable.new_file(target) as partial:
+        _fetch(item, partial, progress)
+        if (sha256 := sha256_of(partial)) != item.sha256:
+            raise CorpusError(
+                f"{item.url} is not what it was: its sha256 is {sha256}, expected {item.sha256}. The download was "
+                "thrown away; try again, or get the file elsewhere"
+            )
     return target
 
 
@@ -87,8 +80,6 @@ def _fetch(item: Download, target: Path, progress: Progress) -> None:
             except _BROKEN:
                 if not left:
                     raise
-        file.flush()
-        os.fsync(file.fileno())  # before it gets its name
 
 
 def _receive(item: Download, file: IO[bytes], progress: Progress) -> None:

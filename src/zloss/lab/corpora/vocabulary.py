@@ -62,10 +62,6 @@ class Vocabulary:
         lines = (f"{word}\t{count}\n" for word, count in zip(self.words, self.counts.tolist(), strict=True))
         return "".join(lines).encode()
 
-    def save(self, path: Path) -> None:
-        """Write the file that `load` reads."""
-        path.write_bytes(self.to_bytes())
-
     @classmethod
     def load(cls, path: Path, *, unknown: str | None = None) -> "Vocabulary":
         """Read a file of `word TAB count` lines."""

@@ -24,8 +24,9 @@ is in an object or among its scores is left alone. Beside that, in
 Settings were chosen on the validation split, before these trainings; a line is one of the seeds of the choice. Seeds of
 one choice have the same settings, and a seed is there once.
 
-What is compared must be comparable: a figure is of one text, and table 2 has one device and one time for all models of
-a text and budget. A file need not be so while it is being made anew, choice by choice; `PaperRecords` wants it.
+What is compared must be comparable: a figure is of one text, and table 2 has one device, one time and as many examples
+in "test" for all models of a text and budget. A file need not be so while it is being made anew, choice by choice;
+`PaperRecords` wants it.
 """
 
 import math
@@ -58,6 +59,8 @@ BUDGETS = ("fixed", "converged")
 PENN_TREEBANK = "ptb"  # the text of the figures, where their settings name none
 FIGURE_B = 28.0
 CURVES = tuple(map(top, (1, 5, 10, 50)))  # the panels of figure 4
+# What a training comes to does not depend on these. Early records have them among their settings.
+LOOKS = ("training.log_every", "training.checkpoint_every", "training.keep", "training.graph")
 
 Scores = Mapping[str, float]
 Choice = tuple[Any, ...]
@@ -69,9 +72,16 @@ class Result:
 
     seed: int
     settings: Mapping[str, Any]
+    digest: str | None = None
     device: str
     versions: Mapping[str, str]
     commit: str
+
+    def is_made_with(self, settings: Mapping[str, Any], digest: str | None) -> bool:
+        """Whether it differs from such a training in its seed at most. The digest decides, where both have one."""
+        if self.digest is not None and digest is not None:
+            return self.digest == digest
+        return self.settings == settings
 
     @property
     def text(self) -> str:
@@ -149,6 +159,7 @@ class ScoredModel(Result):
     alone: bool
     valid: Scores
     test: Scores
+    examples: int | None = None  # in the test; not all records say so
 
     @property
     def text(self) -> str:
@@ -174,6 +185,7 @@ class PaperRecords:
             _check_one_text(name, getattr(self, name))
         _check_epochs(self.figure4)
         _check_equal_conditions(self.table2)
+        _check_equal_tests(self.table2)
 
     @classmethod
     def read(cls, folder: Path) -> "PaperRecords":
@@ -219,7 +231,7 @@ def _check_seed(result: AnyResult, others: dict[int, AnyResult]) -> None:
     what = ", ".join(map(str, result.choice))
     if result.seed in others:
         raise ValueError(f"seed {result.seed} of {what} is there twice")
-    if any(other.settings != result.settings for other in others.values()):
+    if not all(other.is_made_with(result.settings, result.digest) for other in others.values()):
         raise ValueError(f"seeds of {what} have different settings, so their mean would mean nothing")
     others[result.seed] = result
 
@@ -259,6 +271,23 @@ def _check_equal_conditions(models: Iterable[ScoredModel]) -> None:
                 f"table2 has models of {corpus} with the budget {budget!r} {told}, which cannot be compared: "
                 "train all of them alike, or keep those of one time and device, and the others in a folder of their own"
             )
+
+
+def _check_equal_tests(models: Iterable[ScoredModel]) -> None:
+    """Models of one text and budget were tested on as many examples, and the constant one with them."""
+    tests: dict[str, dict[str | None, set[int]]] = {}
+    for one in models:
+        if one.examples is not None:
+            tests.setdefault(one.corpus, {}).setdefault(one.budget, set()).add(one.examples)
+    for corpus, budgets in tests.items():
+        of_constant = budgets.pop(None, set())
+        for budget, found in budgets.items():
+            if len(found | of_constant) > 1:
+                told = " and ".join(f"{number:,}" for number in sorted(found | of_constant))
+                raise ValueError(
+                    f"table2 has models of {corpus} with the budget {budget!r} or the constant one tested on {told} "
+                    "examples, which cannot be compared: run `zloss paper table2` for all of them with the same --limit"
+                )
 
 
 def _told_condition(budget_s: float | None, device: str) -> str:
@@ -327,6 +356,7 @@ def _scored_model(record: Record) -> ScoredModel:
         **training,
         valid=_scores(record, "valid"),
         test=_scores(record, "test"),
+        examples=_whole(record["test"], "examples") if "examples" in record["test"] else None,
     )
 
 
@@ -340,9 +370,11 @@ PARSERS: dict[str, Callable[[Record], Any]] = {
 
 
 def _provenance(record: Record) -> dict[str, Any]:
+    settings = _value(record, "settings", dict)
     return {
         "seed": _whole(record, "seed"),
-        "settings": _value(record, "settings", dict),
+        "settings": {key: value for key, value in settings.items() if key not in LOOKS},
+        "digest": None if record.get("digest") is None else _value(record, "digest", str),
         "device": _value(record, "device", str),
         "versions": _value(record, "versions", dict),
         "commit": _value(record, "commit", str),

@@ -4,6 +4,7 @@ The paper timed some thousand batches of 200 n-grams and multiplied; so do these
 median over turns, on a GPU the quotient of medians. Every loss is taken as it runs fastest in that run.
 """
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,13 @@ HEADS = {
     "z_loss": ("factored",),
 }
 _BATCH, _HIDDEN = BATCHES["net1"], 512
+
+_KINDS: dict[str, tuple[type, str]] = {  # of what every line has
+    "name": (str, "text"),
+    "device": (str, "text"),
+    "versions": (dict, "an object"),
+    "commit": (str, "text"),
+}
 
 Run = list[Record]  # the records of one file
 
@@ -95,10 +103,34 @@ class Timings:
 
 
 def _read(path: Path) -> Run:
+    if not path.exists():
+        return []
     try:
-        return read_records(path) if path.exists() else []
+        run = read_records(path)
     except ValueError as error:
         raise ValueError(f"{path} is no file of records: {error}") from error
+    for number, record in enumerate(run, start=1):
+        if fault := _fault(record):
+            raise ValueError(f"{path}, line {number}: {fault}")
+    return run
+
+
+def _fault(record: Record) -> str | None:
+    """What of a line is not as a table needs it; a step that could not run has null for its time."""
+    for name, (kind, wanted) in _KINDS.items():
+        if not isinstance(record.get(name), kind):
+            return f'"{name}" must be {wanted}, got {record.get(name)!r}'
+    if "time_ms" not in record:
+        return '"time_ms" is missing'
+    for name in ("classes", "time_ms", "ratio_to_factored"):
+        value, may_be_none = record.get(name), name != "classes"
+        if not (_is_positive(value) or (value is None and may_be_none)):
+            return f'"{name}" must be a finite number above 0, got {value!r}'
+    return None
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
 
 
 def fastest(run: Iterable[Record], names: Collection[str], **where: Any) -> Record | None:

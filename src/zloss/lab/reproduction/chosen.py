@@ -11,13 +11,12 @@ from typing import Any
 
 from zloss.lab.configuration import from_table, overridden, to_table
 from zloss.lab.corpora.corpus import read_manifest
+from zloss.lab.paper.records import LOOKS
 from zloss.lab.sidebyside.trials import dotted
 from zloss.lab.training import Experiment
 
 # Neither is a setting of a choice: one is where it was trained, the other is what seeds of a choice differ in.
 _NO_SETTINGS = ("device", "training.seed")
-# What a training comes to does not depend on these either.
-_LOOKS = ("training.log_every", "training.checkpoint_every", "training.keep", "training.graph")
 # By its name, not by the folder that it lies in: the same settings on another text are another choice.
 CORPUS = "corpus"
 
@@ -32,7 +31,7 @@ class Chosen:
     @classmethod
     def of(cls, experiment: Experiment, keys: Iterable[str]) -> "Chosen":
         """An experiment that was tuned or set at these keys."""
-        chosen = set(keys).difference([*_NO_SETTINGS, CORPUS])
+        chosen = set(keys).difference([*_NO_SETTINGS, *LOOKS, CORPUS])
         settings = {key: value for key, value in dotted(to_table(experiment)) if key in chosen}
         return cls(experiment, {CORPUS: read_manifest(Path(experiment.corpus))["name"], **settings})
 
@@ -40,19 +39,25 @@ class Chosen:
     def digest(self) -> str:
         """Of all that decides what the training comes to but the seed: presets too, and the words of the text."""
         manifest = read_manifest(Path(self.experiment.corpus))
-        table = {key: value for key, value in dotted(to_table(self.experiment)) if key not in (*_NO_SETTINGS, *_LOOKS)}
+        table = {key: value for key, value in dotted(to_table(self.experiment)) if key not in (*_NO_SETTINGS, *LOOKS)}
         table |= {CORPUS: [manifest["name"], manifest["vocabulary"]["sha256"]]}
         return digest_of(table)
 
     def changed(self, settings: Mapping[str, Any]) -> "Chosen":
-        """With other values at dotted keys."""
+        """With other values at dotted keys. What has its value already is not set by that."""
         experiment = from_table(Experiment, overridden(to_table(self.experiment), settings))
-        return self.of(experiment, [*self.settings, *(key for key, _ in dotted(overridden({}, settings)))])
+        return self.of(experiment, [*self.settings, *differing(self.experiment, experiment)])
 
     def seeded(self, seed: int) -> Experiment:
         """The experiment of a seed."""
         training = dataclasses.replace(self.experiment.training, seed=seed)
         return dataclasses.replace(self.experiment, training=training)
+
+
+def differing(one: Experiment, other: Experiment) -> list[str]:
+    """The dotted keys at which another experiment has other values."""
+    before = dict(dotted(to_table(one)))
+    return [key for key, value in dotted(to_table(other)) if key not in before or before[key] != value]
 
 
 def digest_of(table: Mapping[str, Any]) -> str:

@@ -58,6 +58,7 @@ class Collector:
         ledger = self.ledger(name)
         missing = [one for one in wanted if not one.found_in(ledger)]
         self.tell(f"{name}: {len(wanted) - len(missing)} of {len(wanted)} records are there")
+        self.warn(ledger, missing)
         experiments = _distinct(one.experiment for one in missing)
         check_splits(experiment.corpus for experiment in experiments)
         faults: list[str] = []
@@ -66,6 +67,21 @@ class Collector:
             faults += self._collect_stack(ledger, stack, served)
         return faults
 
+    def warn(self, ledger: Ledger, wanted: Iterable[Wanted]) -> None:
+        """Say which records will give way to those that are wanted."""
+        choices = {one.choice: one.chosen for one in wanted}
+        others = {
+            choice: number
+            for choice, chosen in choices.items()
+            if (number := ledger.others(choice, chosen.settings, digest=chosen.digest))
+        }
+        if others:
+            told = "; ".join(", ".join(map(str, choice)) for choice in others)
+            self.tell(
+                f"{ledger.name}: records with other settings than are wanted now will give way to new ones "
+                f"({sum(others.values())}: {told}), and be kept in {ledger.replaced}"
+            )
+
     def _collect_stack(self, ledger: Ledger, stack: list[Experiment], wanted: Sequence[Wanted]) -> list[str]:
         """Of networks that are trained together; they are kept when the stack is through."""
         loss = stack[0].network.head.loss
@@ -73,8 +89,8 @@ class Collector:
         records_told = "1 record" if len(wanted) == 1 else f"{len(wanted)} records"
         self.tell(f"{ledger.name}: {loss}, {networks_told} for {records_told}")
         scores = [_scores(one for one in wanted if one.experiment == experiment) for experiment in stack]
+        origin = provenance(device_of(stack[0].device))  # now: the checkout may change before the end
         networks = train_stack(stack, scores, self.watch)
-        origin = provenance(device_of(stack[0].device))
         records, faults = [], []
         for one in wanted:
             network = networks[stack.index(one.experiment)]

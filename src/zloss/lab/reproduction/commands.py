@@ -3,6 +3,7 @@
 Nothing is computed here: commands read their arguments, let a collector work and say what it has made.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from zloss.heads.config import check_name
+from zloss.lab.configuration import overridden
 from zloss.lab.corpora import Corpus
 from zloss.lab.display import training_bar
 from zloss.lab.durable import require_writable
@@ -27,6 +29,7 @@ from zloss.lab.reproduction.parameters import OTHER_B, collect_curves, collect_s
 from zloss.lab.reproduction.stacks import fitting
 from zloss.lab.reproduction.studies import SCORE, Searched, search_plan, study_name
 from zloss.lab.runs import RunError
+from zloss.lab.sidebyside.trials import dotted
 from zloss.lab.terminal import console, errors, positive_numbers
 from zloss.lab.training import device_of
 from zloss.lab.tuning.display import summary, watching
@@ -37,6 +40,7 @@ from zloss.lab.tuning.study import TuningStudy
 ALL_LOSSES = tuple(dict.fromkeys(loss for losses in LOSSES.values() for loss in losses))
 _LEAST_ROUNDS = 8  # of a search, which learns from one round for the next
 _TRIED_SHARE = 0.1  # of the budget, for each learning rate
+_OF_BUDGET = ("training.seconds", "training.schedule")
 
 paper = typer.Typer(
     help="Run the experiments of the paper and keep their records, for `zloss report`. What is there is not run again.",
@@ -179,9 +183,10 @@ def figure3(
 ) -> None:
     """The Z-loss with b = 28 and many values of a, all else as it is best for the top-10 error."""
     values = geometric(0.02, 2.0, 12) if a is None else positive_numbers("a", a, float)
+    other_b = positive_numbers("b", b, float)
     searched = Searched.read(studies, "z_loss", corpus=corpus, changes=_changes(settings, epochs, device))
     make = _maker(records, range(seeds), at_once)
-    make(lambda collector: collect_sweep(searched, values, positive_numbers("b", b, float), collector))
+    make(lambda collector: collect_sweep(searched, values, other_b, collector))
 
 
 @paper.command()
@@ -263,6 +268,10 @@ def table2(
         raise RunError("say for how long to train: either --budget SECONDS or --converged")
     if shared_device and not converged:
         raise RunError("what comes out in a fixed time depends on all that the device does: no --shared-device then")
+    tried, changes = _rates(rates, try_for, budget), _changes(settings, None, device)
+    for key, _ in dotted(overridden({}, changes)):
+        if key in _OF_BUDGET:
+            raise RunError(f"{key} is not to be set here: use --budget SECONDS or --converged")
 
     def collect(collector: Collector) -> list[str]:
         text = LargeText(
@@ -272,8 +281,8 @@ def table2(
             runs=runs,
             keeps_runs=keep_runs,
             is_alone=not shared_device,
-            rates=_rates(rates, try_for, budget),
-            changes=_changes(settings, None, device),
+            rates=tried,
+            changes=changes,
             limit=limit,
         )
         return text.collect(DEFAULT_MODELS if models is None else _names(models, MODELS, "model"))
@@ -282,13 +291,15 @@ def table2(
 
 
 def _rates(text: str | None, try_for: float | None, budget: float | None) -> Rates | None:
+    if try_for is not None and not (math.isfinite(try_for) and try_for > 0):
+        raise RunError(f"--try-for must be a finite number of seconds above 0, got {try_for:g}")
     if text is None:
         if try_for is not None:
             raise RunError("--try-for says for how long to try each of --rates: say which")
         return None
     if try_for is None and budget is None:
         raise RunError("--rates with --converged needs --try-for SECONDS, for each of them")
-    return Rates(positive_numbers("rates", text, float), try_for or _TRIED_SHARE * (budget or 0.0))
+    return Rates(positive_numbers("rates", text, float), _TRIED_SHARE * (budget or 0.0) if try_for is None else try_for)
 
 
 # ---- what they share -------------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ each for a short while, and the one that validates best is taken.
 import gc
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,9 +18,10 @@ import torch
 
 from zloss.lab.configuration import to_table
 from zloss.lab.corpora import Corpus
-from zloss.lab.durable import tidied
-from zloss.lab.evaluation import constant_classifier
+from zloss.lab.durable import locked, tidied
+from zloss.lab.evaluation import constant_classifier, cpu_sample
 from zloss.lab.models import TrainedModel
+from zloss.lab.networks import PRESETS
 from zloss.lab.paper.records import CONSTANT
 from zloss.lab.records import Record, provenance
 from zloss.lab.reproduction.chosen import Chosen, digest_of
@@ -44,11 +46,10 @@ class Rates:
 
 @dataclass(frozen=True)
 class Rated:
-    """A model with its learning rate, those that were tried for it, and the folders of the runs that did."""
+    """A model with its learning rate, and those that were tried for it."""
 
     chosen: Chosen
     tried: Sequence[float] = ()
-    runs: Sequence[Path] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,7 @@ class LargeText:
     is_alone: bool = True  # on its device: only then the time that a training takes says something
     rates: Rates | None = None
     changes: Mapping[str, Any]  # of all models, by dotted keys
-    limit: int | None = None  # examples that models are tested on
+    limit: int | None = None  # examples that models are tested on at most; see `sample`
 
     def collect(self, models: Sequence[str]) -> list[str]:
         """Make the records of these models that are missing; returns what could not be trained."""
@@ -88,6 +89,16 @@ class LargeText:
         """The file of the table."""
         return self.collector.ledger("table2")
 
+    @cached_property
+    def sample(self) -> int | None:
+        """Examples that models are tested on, at most; None for all, as on a GPU where nobody says how many.
+
+        On a CPU as many as the slowest of all models ranks in half a minute, so that all are tested on the same ones.
+        """
+        if self.limit is not None or device_of(str(self.changes.get("device", "auto"))).type != "cpu":
+            return self.limit
+        return cpu_sample(max(config.sizes[-1] for config in PRESETS.values()), len(self.corpus.vocabulary))
+
     def _chosen(self, model: str) -> Chosen:
         return chosen_model(_CONSTANT_LIKE if model == CONSTANT else model, self.corpus, self.budget, self.changes)
 
@@ -99,60 +110,93 @@ class LargeText:
             rated = self._rated(model)
             for seed in self.collector.seeds:
                 if not self._is_there(self._record(model, rated.chosen, seed)):
-                    run = self._collect_seed(model, rated, seed)
-                    self._forget([run, *rated.runs])
+                    self._forget(self._collect_seed(model, rated, seed))
+            if self.rates is not None:
+                self._forget_rates(model)
         except (DivergedError, torch.OutOfMemoryError) as error:
             return [f"table2, {self.corpus.name}, {model}: {str(error).splitlines()[0]}"]
         return []
 
-    def _record(self, model: str, chosen: Chosen, seed: int) -> Record | None:
+    def _record(self, model: str, chosen: Chosen, seed: int | None) -> Record | None:
         return self.ledger.find(self._choice(model), chosen.settings, seed, digest=chosen.digest)
 
     def _is_there(self, record: Record | None) -> bool:
-        """Whether that is a record, and of as many test examples as are asked for."""
-        if record is None or self.limit is None:
+        """Whether that is a record, and of as many test examples as would be taken now, where it says how many."""
+        if record is None or "examples" not in record["test"]:
             return record is not None
-        tested, population = (record["test"].get(name, self.limit) for name in ("examples", "population"))
-        return bool(tested == min(self.limit, population))
+        tested, population = (record["test"].get(name) for name in ("examples", "population"))
+        wanted = min(number for number in (self.sample, population or tested) if number is not None)
+        if tested != wanted:
+            self._tell(
+                record["model"],
+                f"the record of seed {record['seed']} is of {tested:,} test examples, and {wanted:,} are wanted now: "
+                f"it is made again, and the old one kept in {self.ledger.replaced}",
+            )
+        return bool(tested == wanted)
 
     def _choice(self, model: str) -> tuple[str, str, str]:
         return self.corpus.name, model, self.budget.name
 
-    def _forget(self, runs: Sequence[Path]) -> None:
-        """What has its record, and the rates that were tried for it."""
+    def _forget(self, run: Path) -> None:
+        """What has its record."""
         if not self.keeps_runs:
-            for folder in runs:
-                shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(run, ignore_errors=True)
+
+    def _warn(self, model: str, choices: Sequence[Chosen]) -> None:
+        """Say which records will give way, whichever of these is taken."""
+        others = [self.ledger.others(self._choice(model), one.settings, digest=one.digest) for one in choices]
+        if number := min(others):
+            self._tell(
+                model,
+                f"its records with other settings than are wanted now will give way to new ones ({number}), and be "
+                f"kept in {self.ledger.replaced}",
+            )
 
     # ---- learning rates ----------------------------------------------------------------------------------------------
 
     def _rated(self, model: str) -> "Rated":
         """The model with the learning rate that validates best; the one that its records have, where they are begun."""
         chosen = self._chosen(model)
+        choices = [chosen] if self.rates is None else [with_rate(chosen, rate) for rate in self.rates.values]
+        self._warn(model, choices)
         if self.rates is None:
             return Rated(chosen)
-        choices = [with_rate(chosen, rate) for rate in self.rates.values]
-        for record, result in self.ledger.entries():
-            taken = [one for one in choices if result.choice == self._choice(model) and one.settings == result.settings]
-            if taken:
-                self._tell(model, f"{_rates_told(taken[0])}, as in its records; no others are tried")
-                return Rated(taken[0], tried=record["rates_tried"])
-        costs = [self._try(model, one, self.rates.seconds) for one in choices]
+        if begun := self._begun(model, choices):
+            return begun
+        with _alone_in(self._place_of_rates(model)):  # others that try the same wait, and find these runs
+            if begun := self._begun(model, choices):
+                return begun
+            costs = [self._try(model, one, self.rates.seconds) for one in choices]
         if not math.isfinite(min(costs)):
             raise DivergedError("it diverges with all learning rates")
-        runs = [self._place(model, self._short(one, self.rates.seconds)) for one in choices]
-        return Rated(choices[costs.index(min(costs))], tried=list(self.rates.values), runs=runs)
+        return Rated(choices[costs.index(min(costs))], tried=list(self.rates.values))
+
+    def _begun(self, model: str, choices: Sequence[Chosen]) -> "Rated | None":
+        for one in choices:
+            if record := self._record(model, one, seed=None):
+                self._tell(model, f"{_rates_told(one)}, as in its records; no others are tried")
+                return Rated(one, tried=record["rates_tried"])
+        return None
 
     def _try(self, model: str, chosen: Chosen, seconds: float) -> float:
         """The cost at the best validation of a run whose whole schedule is so short; infinity where it diverges."""
         self._tell(model, f"trying {_rates_told(chosen)} for {seconds:g} s")
+        short = chosen.changed(Budget(seconds).settings).seeded(_RATE_SEED)
         try:
-            return _cost(self._run(model, self._short(chosen, seconds)))
+            return _cost(self._run(short, self._place_of_rates(model) / digest_of(to_table(short))))
         except DivergedError:
             return math.inf
 
-    def _short(self, chosen: Chosen, seconds: float) -> Experiment:
-        return chosen.changed(Budget(seconds).settings).seeded(_RATE_SEED)
+    def _place_of_rates(self, model: str) -> Path:
+        """The folder of the runs that try rates for a model."""
+        return self.runs / "-".join((self.corpus.name, *model.split(), self.budget.name, "rates"))
+
+    def _forget_rates(self, model: str) -> None:
+        """What was tried, unless another process is at it. Whoever comes later finds the rate in the records."""
+        folder = self._place_of_rates(model)
+        with suppress(FileNotFoundError), locked(folder, waits=False) as is_ours:
+            if is_ours and not self.keeps_runs:
+                shutil.rmtree(folder, ignore_errors=True)
 
     # ---- trainings ---------------------------------------------------------------------------------------------------
 
@@ -161,9 +205,11 @@ class LargeText:
         chosen = rated.chosen
         spent = "until it converges" if self.budget.seconds is None else f"for {self.budget.seconds:g} s"
         self._tell(model, f"seed {seed}, {spent}")
-        run = self._run(model, chosen.seeded(seed))
+        origin = provenance(device_of(chosen.experiment.device))  # now: the checkout may change before the end
+        experiment = chosen.seeded(seed)
+        run = self._run(experiment, self._place(model, experiment))
         trained = TrainedModel.load(run.folder)
-        scores = {split: trained.evaluate(split, limit=self.limit)["this run"] for split in ("valid", "test")}
+        scores = {split: trained.evaluate(split, limit=self.sample)["this run"] for split in ("valid", "test")}
         head = trained.experiment.network.head
         told = {
             "head": head.head,
@@ -180,7 +226,7 @@ class LargeText:
             DIGEST: chosen.digest,
         }
         told |= {split: scores_of(evaluation) for split, evaluation in scores.items()}
-        if dropped := self.ledger.add([self._described(model) | told | provenance(trained.device)]):
+        if dropped := self.ledger.add([self._described(model) | told | origin]):
             self._tell(model, f"its {dropped} records with other settings have given way")
         return run.folder
 
@@ -192,17 +238,17 @@ class LargeText:
             return
         self._tell(CONSTANT, "words by their frequency")
         device, scores = device_of(experiment.device), {}
+        origin = provenance(device)
         for split in ("valid", "test"):
             batches = batches_of(self.corpus, split, experiment, device, shuffle=False)
-            scores[split] = scores_of(constant_classifier(self.corpus.vocabulary.counts, batches, limit=self.limit))
-        self.ledger.add([self._described(CONSTANT) | {"seed": 0, "settings": settings} | scores | provenance(device)])
+            scores[split] = scores_of(constant_classifier(self.corpus.vocabulary.counts, batches, limit=self.sample))
+        self.ledger.add([self._described(CONSTANT) | {"seed": 0, "settings": settings} | scores | origin])
 
     def _described(self, model: str) -> Record:
         return {"table": 2, "corpus": self.corpus.name, "classes": len(self.corpus.vocabulary), "model": model}
 
-    def _run(self, model: str, experiment: Experiment) -> Run:
+    def _run(self, experiment: Experiment, folder: Path) -> Run:
         """A run of this very experiment, begun or continued."""
-        folder = self._place(model, experiment)
         is_begun = (folder / "config.json").exists()
         gc.collect()  # the one before, which may be large and refers to itself
         return fit(experiment, folder, resume=is_begun, watch=self.collector.watch)
@@ -213,6 +259,23 @@ class LargeText:
 
     def _tell(self, model: str, what: str) -> None:
         self.collector.tell(f"table2, {self.corpus.name}: {model}, {what}")
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Have a folder to oneself. It is made where there is none: whoever had it until now may well remove it."""
+    while True:
+        with ExitStack() as stack:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                found = folder.stat().st_ino
+                stack.enter_context(locked(folder))
+                is_still_there = folder.stat().st_ino == found
+            except FileNotFoundError:
+                continue
+            if is_still_there:
+                yield
+                return
 
 
 def _rates_told(chosen: Chosen) -> str:

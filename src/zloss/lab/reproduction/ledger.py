@@ -1,15 +1,17 @@
 """The file of a figure or table as it grows: what is there is not made again, and what no longer holds gives way.
 
 Seeds of one choice have the same settings, or their mean would mean nothing. So where a choice comes with new settings,
-after a longer search for instance, its records with the old ones are dropped.
+after a longer search for instance, its records with the old ones give way. Whatever does is kept beside the file, in
+`figure2.replaced.jsonl` and so on, which nobody reads but you.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from zloss.lab.durable import locked
+from zloss.lab.durable import locked, write_file
 from zloss.lab.paper.records import PARSERS, Choice, Result, write_results
 from zloss.lab.records import Record, read_records
 
@@ -29,6 +31,11 @@ class Ledger:
         """The file, which may not be there yet."""
         return self.folder / f"{self.name}.jsonl"
 
+    @property
+    def replaced(self) -> Path:
+        """The file of what has given way."""
+        return self.folder / f"{self.name}.replaced.jsonl"
+
     def entries(self) -> list[Entry]:
         """Every record, and what it says."""
         if not self.path.exists():
@@ -47,21 +54,26 @@ class Ledger:
         return [result for _, result in self.entries()]
 
     def find(
-        self, choice: Choice, settings: Mapping[str, Any], seed: int, *, digest: str | None = None
+        self, choice: Choice, settings: Mapping[str, Any], seed: int | None, *, digest: str | None = None
     ) -> Record | None:
-        """The record of a seed of a choice that was made with these settings.
+        """The record of a seed of a choice that was made with these settings; of any seed where that is none.
 
         With a digest, also with the same values of what was not set, presets for instance. Early records have none.
         """
         for record, result in self.entries():
-            is_wanted = (result.choice, result.settings, result.seed) == (choice, settings, seed)
-            digests = {digest, record.get(DIGEST)} - {None}
-            if is_wanted and len(digests) <= 1:
+            is_wanted = result.choice == choice and seed in (None, result.seed)
+            if is_wanted and result.is_made_with(settings, digest):
                 return record
         return None
 
+    def others(self, choice: Choice, settings: Mapping[str, Any], *, digest: str | None = None) -> int:
+        """How many records of a choice have other settings, and would give way to one with these."""
+        own = [result for result in self.results() if result.choice == choice]
+        return sum(not result.is_made_with(settings, digest) for result in own)
+
     def add(self, records: Iterable[Record]) -> int:
-        """Add records; those that they replace are dropped. Returns how many of these had other settings."""
+        """Add records; those that they replace give way. Returns how many of these had other settings."""
+        gone: list[Entry] = []
         dropped = 0
         with self._alone():
             entries = self.entries()
@@ -69,18 +81,19 @@ class Ledger:
                 new = record, PARSERS[self.name](record)
                 going = [old for old in entries if _gives_way(old, new)]
                 dropped += sum(_differ(old, new) for old in going)
-                entries = [old for old in entries if not _gives_way(old, new)] + [new]
-            self._write(entries)
+                gone += going
+                entries = [old for old in entries if old not in going] + [new]
+            self._write(entries, gone)
         return dropped
 
     def drop(self, is_stale: Callable[[Any], bool]) -> int:
-        """Drop records that no longer hold; returns how many."""
+        """Let records give way that no longer hold; returns how many."""
         with self._alone():
             entries = self.entries()
-            kept = [(record, result) for record, result in entries if not is_stale(result)]
-            if len(kept) < len(entries):
-                self._write(kept)
-        return len(entries) - len(kept)
+            gone = [(record, result) for record, result in entries if is_stale(result)]
+            if gone:
+                self._write([one for one in entries if one not in gone], gone)
+        return len(gone)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -89,7 +102,10 @@ class Ledger:
         with locked(self.folder):
             yield
 
-    def _write(self, entries: Iterable[Entry]) -> None:
+    def _write(self, entries: Iterable[Entry], gone: Sequence[Entry]) -> None:
+        if gone:  # first: killed in between, it is there twice rather than not at all
+            before = self.replaced.read_text(encoding="utf-8") if self.replaced.exists() else ""
+            write_file(self.replaced, before + "".join(json.dumps(record) + "\n" for record, _ in gone))
         write_results(self.folder, self.name, [record for record, _ in entries])
 
 
@@ -101,5 +117,4 @@ def _gives_way(old: Entry, new: Entry) -> bool:
 
 def _differ(one: Entry, other: Entry) -> bool:
     """Whether two trainings of a choice are so different that their mean would mean nothing."""
-    digests = {record.get(DIGEST) for record, _ in (one, other)} - {None}
-    return one[1].settings != other[1].settings or len(digests) > 1
+    return not one[1].is_made_with(other[1].settings, other[1].digest)

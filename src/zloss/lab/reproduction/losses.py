@@ -47,4 +47,5 @@ def _borrow(figure: int, wanted: Sequence[Wanted], collector: Collector) -> None
     own, other = (collector.ledger(f"figure{number}") for number in (figure, _OTHER[figure]))
     missing = [one for one in wanted if not one.found_in(own)]
     if taken := [record | {"figure": figure} for one in missing if (record := one.found_in(other))]:
+        collector.warn(own, missing)
         own.add(taken)

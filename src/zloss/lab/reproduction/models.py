@@ -12,7 +12,7 @@ from zloss.lab.configuration import from_table, overridden
 from zloss.lab.corpora import Corpus
 from zloss.lab.experiments import build_table
 from zloss.lab.paper.records import CONSTANT, MODELS
-from zloss.lab.reproduction.chosen import Chosen
+from zloss.lab.reproduction.chosen import Chosen, differing
 from zloss.lab.sidebyside.trials import dotted
 from zloss.lab.training import Experiment
 
@@ -60,11 +60,16 @@ def chosen_model(model: str, corpus: Corpus, budget: Budget, changes: Mapping[st
     """A model for a text, with changes over what models.toml has, by dotted keys."""
     preset, table = preset_of(model), {key: value for key, value in _tables()[model].items() if key != "preset"}
     has_sentences = corpus.boundary is not None and corpus.padding is not None
-    settings = {"training.mode": "sentence" if has_sentences else "running", **budget.settings, **changes}
-    built = build_table(preset, [_tables()["every"], table], {"training.epochs": None} | settings)
-    experiment = from_table(Experiment, {**built, "corpus": str(corpus.folder.resolve())})
+    settings = {"training.mode": "sentence" if has_sentences else "running", **budget.settings}
+
+    def with_changes(changes: Mapping[str, Any]) -> Experiment:
+        built = build_table(preset, [_tables()["every"], table], {"training.epochs": None, **settings, **changes})
+        return from_table(Experiment, {**built, "corpus": str(corpus.folder.resolve())})
+
     told = (_tables()["every"], table, overridden({}, settings))
-    return Chosen.of(experiment, [key for part in told for key, _ in dotted(part)])
+    experiment = with_changes(changes)
+    keys = [*(key for part in told for key, _ in dotted(part)), *differing(with_changes({}), experiment)]
+    return Chosen.of(experiment, keys)
 
 
 def with_rate(chosen: Chosen, rate: float) -> Chosen:

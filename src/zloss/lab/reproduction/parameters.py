@@ -38,7 +38,9 @@ def collect_sweep(
     """
     base, ledger = searched.best(SCORE), collector.ledger("figure3")
     if dropped := ledger.drop(lambda point: _rest(point.settings) != _rest(base.settings)):
-        collector.tell(f"figure3: {dropped} records with other settings have given way")
+        collector.tell(
+            f"figure3: {dropped} records with other settings have given way; they are kept in {ledger.replaced}"
+        )
     faults = collector.collect("figure3", _points(base, [(a, FIGURE_B) for a in values], collector))
     best = _best_a(ledger.results())
     if best is None:

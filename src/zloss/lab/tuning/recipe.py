@@ -4,10 +4,13 @@ import dataclasses
 import json
 import shlex
 from collections.abc import Iterator, Mapping
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 from zloss.lab.configuration import overridden, to_table
 from zloss.lab.experiments import parse_settings
+from zloss.lab.sidebyside.trials import dotted
 from zloss.lab.training import Experiment
 from zloss.lab.tuning.plan import Plan
 from zloss.lab.tuning.trials import Trial
@@ -17,16 +20,18 @@ _HEAD = "network.head"
 
 def train_command(plan: Plan, trial: Trial, score: str) -> str:
     """A command that trains the network of a trial, and keeps the best of it by a score."""
-    table = dict(_flat(to_table(_experiment(plan, trial, score))))
+    table = to_table(_experiment(plan, trial, score))
     over_preset = parse_settings(plan.settings) | trial.settings | {"training.score": score}
     # A head is set as a whole, because options of that of the preset would not go with another one.
-    keys = dict(_flat(overridden(plan.searched.fixed, over_preset)))
-    settings = [word for key in keys for word in ("--set", f"{key}={toml_value(table[key])}")]
+    told = (key for key, _ in dotted(overridden(plan.searched.fixed, over_preset)))
+    keys = dict.fromkeys(_HEAD if key.startswith(f"{_HEAD}.") else key for key in told)
+    values = {key: toml_value(reduce(getitem, key.split("."), table)) for key in keys}
+    settings = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
     return shlex.join(["zloss", "train", "runs/best", "--corpus", plan.corpus, "--preset", plan.preset, *settings])
 
 
 def train_config(plan: Plan, trial: Trial, score: str) -> str:
-    """The same as a TOML file, with all keys; what is none is left out, and so is the corpus."""
+    """The same as a TOML file, with all keys but the corpus; what is none is the word "none"."""
     table = to_table(_experiment(plan, trial, score))
     del table["corpus"]
     origin = f"# Trial {trial.number} of the study {plan.name}. Train it with --preset {plan.preset} --config.\n"
@@ -50,16 +55,6 @@ def toml_value(value: Any) -> str:
 
 def _experiment(plan: Plan, trial: Trial, score: str) -> Experiment:
     return dataclasses.replace(plan, score=score).experiment(trial.settings)
-
-
-def _flat(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of a table by dotted keys, the head in one piece."""
-    for name, value in table.items():
-        key = f"{path}{name}"
-        if isinstance(value, Mapping) and key != _HEAD:
-            yield from _flat(value, f"{key}.")
-        else:
-            yield key, value
 
 
 def _toml_lines(table: Mapping[str, Any], path: str = "") -> Iterator[str]:
