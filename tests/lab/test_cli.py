@@ -91,6 +91,9 @@ def test_from_text_to_predictions(run: Path, tmp_path: Path, capsys: pytest.Capt
         (("data", "prepare", "text.txt", "--to", "text.txt/new"), "text.txt/new: the file text.txt is in the way"),
         (("data", "prepare", "ptb", "--to", "text.txt/in/new"), "text.txt/in/new: the file text.txt is in the way"),
         (("train", "NEW", "--corpus", "CORPUS", "--set", "device=abacus"), "there is no device 'abacus'"),
+        (("train", "NEW", "--corpus", "CORPUS", "--set", "device=meta"), "there is no device 'meta' to train on"),
+        (("train", "NEW", "--corpus", "CORPUS", "--set", "training.lr_factor=2"), "lr_factor must be below 1"),
+        (("train", "NEW", "--corpus", "CORPUS", "--set", f"training.seed={10**23}"), "seed must be from 0 to 2^63"),
         (
             ("train", "NEW", "--corpus", "CORPUS", "--set", "training.score=mmr"),
             "unknown score: 'mmr'; did you mean 'mrr'",

@@ -1,5 +1,8 @@
 """What command lines share: numbers that make sense, and ends without a traceback."""
 
+import io
+import sys
+
 import pytest
 import torch
 
@@ -44,3 +47,11 @@ def test_a_mistake_of_ours_keeps_its_traceback() -> None:
 
     with pytest.raises(RuntimeError, match="a bug"):
         run_commands(broken)
+
+
+def test_a_terminal_that_knows_little_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", screen)
+    run_commands(lambda: print("80.1 ± 0.3"))
+    screen.flush()
+    assert screen.buffer.getvalue() == b"80.1 ? 0.3\n"

@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -204,7 +205,7 @@ def _how_to_go_on(folder: Path) -> str:
     steps = Run(folder).steps()
     if not steps:
         return "stopped before anything was saved"
-    return f"stopped; step {steps[-1]:,} is saved. Go on with: zloss train {folder} --resume"
+    return f"stopped; step {steps[-1]:,} is saved. Go on with: zloss train {quote(str(folder))} --resume"
 
 
 @app.command("evaluate")

@@ -1,5 +1,6 @@
 """What the command lines share: two consoles, lists of numbers, and how they end on a user's mistake or Ctrl-C."""
 
+import io
 import math
 import sys
 from collections.abc import Callable
@@ -39,6 +40,7 @@ def positive_numbers(option: str, text: str, kind: type[Number]) -> list[Number]
 
 def run_commands(app: Callable[[], object]) -> None:
     """Run a command line; a user's mistake is a message, not a traceback."""
+    _show_what_can_be_shown()
     try:
         app()
     except KeyboardInterrupt:
@@ -59,6 +61,13 @@ def run_commands(app: Callable[[], object]) -> None:
         errors.print("[red]error:[/red]", end=" ")
         errors.print(_NO_MEMORY, markup=False, highlight=False, soft_wrap=True)
         sys.exit(1)
+
+
+def _show_what_can_be_shown() -> None:
+    """A terminal that knows no ± gets a question mark, not the end of a command that has done its work."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _is_out_of_memory(error: Exception) -> bool:

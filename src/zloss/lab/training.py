@@ -109,6 +109,10 @@ class TrainingConfig:
         for name in ("lr", "output_lr", "lr_factor"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise ValueError(f"{name} must be a finite number > 0, got {getattr(self, name)}")
+        if self.lr_factor >= 1:
+            raise ValueError(f"lr_factor must be below 1, as learning rates are lowered by it, got {self.lr_factor}")
+        if not 0 <= self.seed < 1 << 63:
+            raise ValueError(f"seed must be from 0 to 2^63 - 1, got {self.seed}")
         for name in ("weight_decay", "output_weight_decay"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise ValueError(f"{name} must be a finite number >= 0, got {getattr(self, name)}")
@@ -525,8 +529,10 @@ def device_of(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError as error:
-        raise RunError(f"there is no device {name!r}: use auto, cpu or cuda") from error
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise RunError(f"there is no device {name!r} to train on: use auto, cpu or cuda")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise RunError(f"device {name!r} is not here: torch finds no GPU on this machine; use auto or cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -326,7 +327,7 @@ def _maker(records: Path, seeds: Sequence[int], at_once: int | None) -> Maker:
 
 def _how_to_see(records: Path) -> str:
     if records.resolve().name == RECORDS.name:
-        return f"see them with: zloss report --records {records.parent}"
+        return f"see them with: zloss report --records {quote(str(records.parent))}"
     return f"`zloss report` shows those in a folder of the name {RECORDS.name}"
 
 
