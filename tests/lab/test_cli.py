@@ -269,7 +269,7 @@ def test_a_run_that_is_named_twice_is_listed_once(
         ("config.json", b"\xff", "config.json cannot be read"),
         ("config.json", b'{"architectures": ["another program"]}', "config.json is not the config of a run"),
         ("config.json", b"[]", "config.json is not the config of a run"),
-        ("metrics.jsonl", b"{\n", "metrics.jsonl cannot be read"),
+        ("metrics.jsonl", b"{}\n{\n", "metrics.jsonl, line 2, is no JSON"),
     ],
 )
 def test_a_broken_run_leaves_the_others_in_the_table(

@@ -108,10 +108,13 @@ class Run:
         """All lines of metrics so far. A last line that a killed process left half-written does not count."""
         path = self.folder / "metrics.jsonl"
         lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
-        try:
-            return [json.loads(line) for line in lines[:-1]]
-        except json.JSONDecodeError as error:
-            raise RunError(f"{path} cannot be read: {error}") from error
+        records = []
+        for number, line in enumerate(lines[:-1], start=1):
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError as error:
+                raise RunError(f"{path}, line {number}, is no JSON ({error.msg}): delete the line") from error
+        return records
 
     def forget_after(self, step: int) -> None:
         """Drop the metrics of later steps: training resumes here, and they will come again."""

@@ -199,7 +199,7 @@ def test_an_interrupted_training_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(TrainedModel, "load", killed)  # when it has been trained
         assert zloss(*asked) == 130
-    assert "the same command goes on with what is missing" in capsys.readouterr().err
+    assert capsys.readouterr().err == "\nstopped; the same command goes on with what is missing\n"
     (config,) = (tmp_path / "runs").rglob("config.json")
     step = Run.open(config.parent).load().step
     assert zloss(*asked) == 0

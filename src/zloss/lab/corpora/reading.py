@@ -4,6 +4,7 @@ A file is read once, from start to end, and never held in whole, however long it
 nothing else: a byte that is not is refused with its place, because a guess would change the words silently.
 """
 
+import codecs
 import gzip
 import hashlib
 import importlib
@@ -51,9 +52,11 @@ class Block:
         try:
             self.text.decode()
         except UnicodeDecodeError as error:
+            is_utf_16 = self.offset == 0 and self.text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
             raise CorpusError(
                 f"{self.path} is not UTF-8 text: byte 0x{self.text[error.start]:02x} at position "
-                f"{self.offset + error.start:,}. Convert it first, for instance: iconv -f latin1 -t utf-8"
+                f"{self.offset + error.start:,}. Convert it first, for instance: "
+                f"iconv -f {'utf-16' if is_utf_16 else 'latin1'} -t utf-8"
             ) from None
 
 

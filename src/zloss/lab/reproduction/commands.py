@@ -4,6 +4,7 @@ Nothing is computed here: commands read their arguments, let a collector work an
 """
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +32,7 @@ from zloss.lab.reproduction.stacks import fitting
 from zloss.lab.reproduction.studies import SCORE, Searched, search_plan, study_name
 from zloss.lab.runs import RunError
 from zloss.lab.sidebyside.trials import dotted
-from zloss.lab.terminal import console, errors, positive_numbers
+from zloss.lab.terminal import INTERRUPTED, console, errors, positive_numbers
 from zloss.lab.training import device_of
 from zloss.lab.tuning.display import summary, watching
 from zloss.lab.tuning.evaluators import Together
@@ -341,7 +342,7 @@ def _going_on() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         errors.print("\nstopped; the same command goes on with what is missing")
-        raise
+        sys.exit(INTERRUPTED)
 
 
 def _changes(settings: Sequence[str] | None, epochs: int | None, device: str | None) -> dict[str, Any]:
