@@ -248,9 +248,13 @@ def test_a_narrow_screen_shows_fewer_numbers_and_cuts_none(
     assert zloss("runs", "runs", "--json") == 0
     row = list(json.loads(capsys.readouterr().out.splitlines()[-1])[0].values())
     assert zloss("runs", "runs") == 0
-    line = next(line for line in capsys.readouterr().out.splitlines() if "runs/one" in line)
+    out = capsys.readouterr().out
+    line = next(line for line in out.splitlines() if "runs/one" in line)
     numbers = [f"{cell:.4g}" for cell in row if isinstance(cell, int | float)]
     assert line.split() == ["runs/one", *row[1:3], *numbers[:shown]]
+    assert ("no room for" in out) == (columns < 80)
+    if columns == 60:
+        assert "no room for mrr, perplexity: --json has all" in " ".join(out.split())
 
 
 def test_a_run_that_is_named_twice_is_listed_once(
@@ -273,8 +277,9 @@ def test_a_run_that_is_named_twice_is_listed_once(
     ],
 )
 def test_a_broken_run_leaves_the_others_in_the_table(
-    file: str, content: bytes, message: str, run: Path, capsys: pytest.CaptureFixture[str]
+    file: str, content: bytes, message: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """And in the picture."""
     broken = run.parent / "broken"
     shutil.copytree(run, broken)
     (broken / file).write_bytes(content)
@@ -285,6 +290,10 @@ def test_a_broken_run_leaves_the_others_in_the_table(
     assert f"left out: {broken}/{message}" in error
     assert zloss("runs", broken) == 1
     assert capsys.readouterr().out == ""
+    for folder, is_drawn in ((broken, False), (run.parent, True)):
+        assert zloss("plot", folder, "--to", tmp_path / "curves.png") == 1
+        assert f"left out: {broken}/{message}" in capsys.readouterr().err
+        assert (tmp_path / "curves.png").exists() == is_drawn
 
 
 def test_the_step_of_a_run_that_was_stopped(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

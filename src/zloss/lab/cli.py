@@ -260,16 +260,29 @@ def list_runs(
     as_json: AsJson = False,
 ) -> None:
     """A table of runs to compare, each at its best validation. One that cannot be read is named, with code 1."""
-    rows, faults = [], []
-    for run in find_runs(folders):
-        try:
-            rows.append(run_row(run))
-        except RunError as error:
-            faults.append(str(error))
+    runs, faults = _readable(find_runs(folders))
+    rows = [run_row(run) for run in runs]
     if as_json:
         print(json.dumps(rows))
     elif rows:
         console.print(runs_table(rows, console.width))
+    _leave_out(faults)
+
+
+def _readable(runs: list[Run]) -> tuple[list[Run], list[str]]:
+    """The runs that can be read, and what is wrong with the others."""
+    readable, faults = [], []
+    for run in runs:
+        try:
+            run_row(run)
+            readable.append(run)
+        except RunError as error:
+            faults.append(str(error))
+    return readable, faults
+
+
+def _leave_out(faults: list[str]) -> None:
+    """Name what was left out, and end with code 1 if anything was."""
     for fault in faults:
         errors.print(f"left out: {fault}", markup=False, highlight=False, soft_wrap=True)
     if faults:
@@ -284,11 +297,14 @@ def plot(
         str, typer.Option(help="top_K_error with K = 1, 5, 10, 20, 50, 100; mrr, mean_rank or perplexity")
     ] = "top_10_error",
 ) -> None:
-    """Validation curves of runs."""
-    left_out = plot_runs(find_runs(folders), output, metric)
-    console.print(f"wrote {output}", soft_wrap=True)
+    """Validation curves of runs. One that cannot be read is named, with code 1."""
+    runs, faults = _readable(find_runs(folders))
+    left_out = plot_runs(runs, output, metric) if runs else []
+    if runs:
+        console.print(f"wrote {output}", soft_wrap=True)
     for run in left_out:
         console.print(f"left out, without {metric} so far: {run.folder}", markup=False, highlight=False, soft_wrap=True)
+    _leave_out(faults)
 
 
 @app.command()

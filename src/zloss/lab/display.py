@@ -95,6 +95,8 @@ def runs_table(rows: list[dict[str, Any]], width: int) -> Table:
             table.add_column(heading(name), justify=side, overflow="fold", no_wrap=name != "run")
     for row in zip(*list(cells.values())[: len(table.columns)], strict=True):
         table.add_row(*row)
+    if hidden := list(cells)[len(table.columns) :]:
+        table.caption = f"no room for {', '.join(hidden)}: --json has all"
     return table
 
 
