@@ -199,9 +199,11 @@ class _Graph:
 
 
 def _device_of(inputs: Sequence[Tensor], optimizers: Sequence[Optimizer]) -> torch.device:
+    if inputs:
+        return inputs[0].device
     groups = (group for optimizer in optimizers for group in optimizer.param_groups)
-    tensors: list[Tensor] = [*inputs, *(parameter for group in groups for parameter in group["params"][:1])]
-    return tensors[0].device if tensors else torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    parameters: list[Tensor] = [parameter for group in groups for parameter in group["params"][:1]]
+    return parameters[0].device if parameters else torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _as_captured(option: Any) -> Any:
