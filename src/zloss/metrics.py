@@ -115,8 +115,12 @@ class Perplexity:
         total, count = (0, 0) if self._sums is None else self._sums.tolist()
         if not count:
             raise ValueError("no targets yet: call update(log_prob) with at least one that counts before compute()")
-        mean = -total / count
-        return math.inf if mean > _LARGEST_EXPONENT else math.exp(mean)
+        return perplexity_of(-total / count)
+
+
+def perplexity_of(surprise: float) -> float:
+    """`exp` of a mean negative log-probability; infinite where there is no float for it."""
+    return math.inf if surprise > _LARGEST_EXPONENT else math.exp(surprise)
 
 
 def _kind(value: object) -> str:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -260,8 +260,8 @@ def list_runs(
     as_json: AsJson = False,
 ) -> None:
     """A table of runs to compare, each at its best validation. One that cannot be read is named, with code 1."""
-    runs, faults = _readable(find_runs(folders))
-    rows = [run_row(run) for run in runs]
+    found, faults = _readable(find_runs(folders))
+    rows = [row for _, row in found]
     if as_json:
         print(json.dumps(rows))
     elif rows:
@@ -269,13 +269,12 @@ def list_runs(
     _leave_out(faults)
 
 
-def _readable(runs: list[Run]) -> tuple[list[Run], list[str]]:
-    """The runs that can be read, and what is wrong with the others."""
+def _readable(runs: list[Run]) -> tuple[list[tuple[Run, dict[str, Any]]], list[str]]:
+    """The runs that can be read, each with its row of the table, and what is wrong with the others."""
     readable, faults = [], []
     for run in runs:
         try:
-            run_row(run)
-            readable.append(run)
+            readable.append((run, run_row(run)))
         except RunError as error:
             faults.append(str(error))
     return readable, faults
@@ -298,7 +297,8 @@ def plot(
     ] = "top_10_error",
 ) -> None:
     """Validation curves of runs. One that cannot be read is named, with code 1."""
-    runs, faults = _readable(find_runs(folders))
+    found, faults = _readable(find_runs(folders))
+    runs = [run for run, _ in found]
     left_out = plot_runs(runs, output, metric) if runs else []
     if runs:
         console.print(f"wrote {output}", soft_wrap=True)

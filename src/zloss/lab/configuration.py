@@ -68,6 +68,30 @@ def overridden(table: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[st
     return result
 
 
+def dotted(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a table by dotted key.
+
+    >>> dict(dotted({"training": {"lr": 0.1}, "device": "cpu"}))
+    {'training.lr': 0.1, 'device': 'cpu'}
+    """
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from dotted(value, f"{path}{key}.")
+        else:
+            yield path + key, value
+
+
+def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The values of two tables at the dotted keys where they differ; None for what one of them does not have.
+
+    >>> differing({"training": {"lr": 1.0, "seed": 0}}, {"training": {"lr": 0.1, "seed": 0}})
+    {'training.lr': (1.0, 0.1)}
+    """
+    old, new = dict(dotted(before)), dict(dotted(now))
+    pairs = {key: (old.get(key), new.get(key)) for key in old | new}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return to_table(value)

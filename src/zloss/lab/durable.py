@@ -20,17 +20,10 @@ def write_file(path: Path, data: bytes | str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     content = data.encode() if isinstance(data, str) else data
     handle, partial = tempfile.mkstemp(prefix=_PARTIAL, dir=path.parent)
-    try:
+    with _takes_its_name(Path(partial), path):
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
         os.chmod(partial, 0o644)
-        os.replace(partial, path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
 
 
 @contextmanager
@@ -41,8 +34,15 @@ def new_file(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.parent / f"{_PARTIAL}{path.name}"
-    try:
+    with _takes_its_name(partial, path):
         yield partial
+
+
+@contextmanager
+def _takes_its_name(partial: Path, path: Path) -> Iterator[None]:
+    """What the block writes is synced and renamed, or removed where that fails."""
+    try:
+        yield
         _sync(partial)
         os.replace(partial, path)
     finally:

@@ -30,7 +30,7 @@ from zloss.heads import Head
 from zloss.heads.config import check_name
 from zloss.lab.networks import NgramNetwork
 from zloss.lab.ngrams import Batch, NgramBatches
-from zloss.metrics import Perplexity
+from zloss.metrics import perplexity_of
 
 TOP_K = (1, 5, 10, 20, 50, 100)
 SCORES = (*(f"top_{k}_error" for k in TOP_K), "mrr", "mean_rank", "perplexity")
@@ -270,7 +270,7 @@ class _Tally:
             raise ValueError(f"a sample of {self.examples} cannot come from a population of {population}")
         left_out = 1 - self.examples / population
         widths = {name: _half_width(means[name], squares[name], self.examples, left_out) for name in self._names}
-        perplexity = _perplexity(means["surprise"]) if "surprise" in means else None
+        perplexity = perplexity_of(means["surprise"]) if "surprise" in means else None
         of_perplexity = None if perplexity is None else perplexity * widths["surprise"]
         return Evaluation(
             **self._of_ranks(means),
@@ -291,9 +291,3 @@ def _half_width(mean: float, mean_square: float, examples: int, left_out: float)
         return math.inf
     variance = max(0.0, mean_square - mean**2) * examples / (examples - 1)
     return _NORMAL_95 * math.sqrt(variance * left_out / examples)
-
-
-def _perplexity(surprise: float) -> float:
-    metric = Perplexity()
-    metric.update(torch.tensor(-surprise, dtype=torch.float64))
-    return metric.compute()

@@ -4,7 +4,7 @@ import io
 import math
 import sys
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import torch
 from rich.console import Console
@@ -52,15 +52,17 @@ def run_commands(app: Callable[[], object]) -> None:
             errors.print("\ninterrupted")
         raise
     except (ValueError, OSError) as error:
-        errors.print("[red]error:[/red]", end=" ")
-        errors.print(_message(error), markup=False, highlight=False, soft_wrap=True)
-        sys.exit(1)
+        _end_with(_message(error))
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
-        errors.print("[red]error:[/red]", end=" ")
-        errors.print(_NO_MEMORY, markup=False, highlight=False, soft_wrap=True)
-        sys.exit(1)
+        _end_with(_NO_MEMORY)
+
+
+def _end_with(message: str) -> NoReturn:
+    errors.print("[red]error:[/red]", end=" ")
+    errors.print(message, markup=False, highlight=False, soft_wrap=True)
+    sys.exit(1)
 
 
 def _show_what_can_be_shown() -> None:

@@ -16,7 +16,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 import zloss
-from zloss.lab.configuration import from_table, to_table
+from zloss.lab.configuration import differing, from_table, to_table
 from zloss.lab.corpora import Corpus, MissingCorpusError
 from zloss.lab.evaluation import Evaluation, evaluate, finite, is_made_large
 from zloss.lab.networks import NetworkConfig, NgramNetwork
@@ -230,23 +230,13 @@ def _require_continued(config: Experiment, run: Run) -> None:
     before = run.state().get("config")
     if before is None:
         return
-    for key, old, new in _changes(to_table(from_table(Experiment, before)), to_table(config)):
+    for key, (old, new) in differing(to_table(from_table(Experiment, before)), to_table(config)).items():
         if key not in _CHANGEABLE:
             may = ", ".join(name.rpartition(".")[2] for name in _CHANGEABLE)
             raise RunError(
                 f"{key} in {run.folder / 'config.json'} is {json.dumps(new)}, and the run was trained with "
                 f"{json.dumps(old)}: change it back, or start a new run (what may be changed is {may})"
             )
-
-
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Dotted keys with the values of both tables, where these differ."""
-    for key in dict.fromkeys([*before, *now]):
-        old, new = before.get(key), now.get(key)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            yield from _changes(old, new, f"{path}{key}.")
-        elif old != new:
-            yield path + key, old, new
 
 
 class Trainer:
@@ -530,8 +520,8 @@ def device_of(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in ("cpu", "cuda"):
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
         raise RunError(f"there is no device {name!r} to train on: use auto, cpu or cuda")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise RunError(f"device {name!r} is not here: torch finds no GPU on this machine; use auto or cpu")

@@ -117,7 +117,7 @@ def parameters_fit_the_score(evidence: Evidence) -> Finding:
     models = _distinct(evidence)
     against_worst, clearly = [], []
     for score in CURVES:
-        bests = _bests(evidence, score)
+        bests = _bests(evidence, models, score)
         order, own = _ranked(bests), models[score]
         against_worst.append(duel(bests[own], bests[order[-1]], score))
         is_best = own == order[0] or is_level_or_ahead(duel(bests[own], bests[order[0]], score))
@@ -132,7 +132,7 @@ def ends_are_opposite(evidence: Evidence) -> Finding:
     models = _distinct(evidence)
     clashes, texts = [], []
     for tuned_for, score in ((top(1), top(50)), (top(50), top(1))):
-        bests, own = _bests(evidence, score), models[tuned_for]
+        bests, own = _bests(evidence, models, score), models[tuned_for]
         place = f"number {1 + _ranked(bests).index(own)} of {_differing(models)} at {label(score)}"
         clash = _against_next_worst(bests, own, score)
         behind = f"; it {MINUS} next worst: {told([clash])}" if clash else ""
@@ -147,7 +147,7 @@ def early_scores_are_enough(evidence: Evidence) -> Finding:
     models = _distinct(evidence)
     losses = {}
     for score in CURVES:
-        bests = _bests(evidence, score)
+        bests = _bests(evidence, models, score)
         early = {model: fmean(_early(curve, score) for curve in evidence.curves(model)) for model in bests}
         picked = min(early, key=lambda model: early[model])
         losses[score] = fmean(bests[picked]) - min(map(fmean, bests.values()))
@@ -168,10 +168,10 @@ def _differing(models: dict[str, str]) -> str:
     return f"{len(set(models.values()))} models that differ"
 
 
-def _bests(evidence: Evidence, score: str) -> dict[str, list[float]]:
+def _bests(evidence: Evidence, models: dict[str, str], score: str) -> dict[str, list[float]]:
     """By model, the lowest errors of the curves; models with the same settings once."""
-    models = dict.fromkeys(_distinct(evidence).values())
-    return {model: [curve.best(score) for curve in evidence.curves(model)] for model in models}
+    distinct = dict.fromkeys(models.values())
+    return {model: [curve.best(score) for curve in evidence.curves(model)] for model in distinct}
 
 
 def _against_next_worst(bests: dict[str, list[float]], own: str, score: str) -> Duel | None:

@@ -9,10 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from zloss.lab.configuration import from_table, overridden, to_table
+from zloss.lab.configuration import differing, dotted, from_table, overridden, to_table
 from zloss.lab.corpora.corpus import read_manifest
 from zloss.lab.paper.records import LOOKS
-from zloss.lab.sidebyside.trials import dotted
 from zloss.lab.training import Experiment
 
 # Neither is a setting of a choice: one is where it was trained, the other is what seeds of a choice differ in.
@@ -46,18 +45,12 @@ class Chosen:
     def changed(self, settings: Mapping[str, Any]) -> "Chosen":
         """With other values at dotted keys. What has its value already is not set by that."""
         experiment = from_table(Experiment, overridden(to_table(self.experiment), settings))
-        return self.of(experiment, [*self.settings, *differing(self.experiment, experiment)])
+        return self.of(experiment, [*self.settings, *differing(to_table(self.experiment), to_table(experiment))])
 
     def seeded(self, seed: int) -> Experiment:
         """The experiment of a seed."""
         training = dataclasses.replace(self.experiment.training, seed=seed)
         return dataclasses.replace(self.experiment, training=training)
-
-
-def differing(one: Experiment, other: Experiment) -> list[str]:
-    """The dotted keys at which another experiment has other values."""
-    before = dict(dotted(to_table(one)))
-    return [key for key, value in dotted(to_table(other)) if key not in before or before[key] != value]
 
 
 def digest_of(table: Mapping[str, Any]) -> str:

@@ -77,10 +77,7 @@ class Collector:
         }
         if others:
             told = "; ".join(", ".join(map(str, choice)) for choice in others)
-            self.tell(
-                f"{ledger.name}: records with other settings than are wanted now will give way to new ones "
-                f"({sum(others.values())}: {told}), and be kept in {ledger.replaced}"
-            )
+            self.tell(f"{ledger.name}: {ledger.will_give_way(f'{sum(others.values())}: {told}')}")
 
     def _collect_stack(self, ledger: Ledger, stack: list[Experiment], wanted: Sequence[Wanted]) -> list[str]:
         """Of networks that are trained together; they are kept when the stack is through."""

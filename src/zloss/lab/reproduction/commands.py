@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from zloss.heads.config import check_name
-from zloss.lab.configuration import overridden
+from zloss.lab.configuration import dotted, overridden
 from zloss.lab.corpora import Corpus
 from zloss.lab.display import training_bar
 from zloss.lab.durable import require_writable
@@ -31,7 +31,6 @@ from zloss.lab.reproduction.parameters import OTHER_B, collect_curves, collect_s
 from zloss.lab.reproduction.stacks import fitting
 from zloss.lab.reproduction.studies import SCORE, Searched, search_plan, study_name
 from zloss.lab.runs import RunError
-from zloss.lab.sidebyside.trials import dotted
 from zloss.lab.terminal import INTERRUPTED, console, errors, positive_numbers
 from zloss.lab.training import device_of
 from zloss.lab.tuning.display import summary, watching

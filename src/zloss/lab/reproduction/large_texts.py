@@ -146,11 +146,7 @@ class LargeText:
         """Say which records will give way, whichever of these is taken."""
         others = [self.ledger.others(self._choice(model), one.settings, digest=one.digest) for one in choices]
         if number := min(others):
-            self._tell(
-                model,
-                f"its records with other settings than are wanted now will give way to new ones ({number}), and be "
-                f"kept in {self.ledger.replaced}",
-            )
+            self._tell(model, f"its {self.ledger.will_give_way(number)}")
 
     # ---- learning rates ----------------------------------------------------------------------------------------------
 

@@ -71,6 +71,13 @@ class Ledger:
         own = [result for result in self.results() if result.choice == choice]
         return sum(not result.is_made_with(settings, digest) for result in own)
 
+    def will_give_way(self, what: object) -> str:
+        """How to say so of records, before they do."""
+        return (
+            f"records with other settings than are wanted now will give way to new ones ({what}), and be kept in "
+            f"{self.replaced}"
+        )
+
     def add(self, records: Iterable[Record]) -> int:
         """Add records; those that they replace give way. Returns how many of these had other settings."""
         gone: list[Entry] = []

@@ -8,12 +8,11 @@ from importlib import resources
 from typing import Any
 
 from zloss.heads.config import check_name
-from zloss.lab.configuration import from_table, overridden
+from zloss.lab.configuration import differing, dotted, from_table, overridden, to_table
 from zloss.lab.corpora import Corpus
 from zloss.lab.experiments import build_table
 from zloss.lab.paper.records import CONSTANT, MODELS
-from zloss.lab.reproduction.chosen import Chosen, differing
-from zloss.lab.sidebyside.trials import dotted
+from zloss.lab.reproduction.chosen import Chosen
 from zloss.lab.training import Experiment
 
 # All but the full softmax, which trains for days where the others take minutes.
@@ -68,7 +67,10 @@ def chosen_model(model: str, corpus: Corpus, budget: Budget, changes: Mapping[st
 
     told = (_tables()["every"], table, overridden({}, settings))
     experiment = with_changes(changes)
-    keys = [*(key for part in told for key, _ in dotted(part)), *differing(with_changes({}), experiment)]
+    keys = [
+        *(key for part in told for key, _ in dotted(part)),
+        *differing(to_table(with_changes({})), to_table(experiment)),
+    ]
     return Chosen.of(experiment, keys)
 
 

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zloss.lab.configuration import overridden
+from zloss.lab.configuration import dotted, overridden
 from zloss.lab.experiments import parse_settings
 from zloss.lab.paper.scores import SCORES, top
 from zloss.lab.reproduction.chosen import Chosen
 from zloss.lab.runs import RunError
-from zloss.lab.sidebyside.trials import dotted
 from zloss.lab.tuning.plan import FILE, Plan
 from zloss.lab.tuning.space import space_table
 from zloss.lab.tuning.study import TuningStudy

@@ -8,7 +8,7 @@ their results go: the step of a factored layer is exactly the dense one. So they
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from zloss.heads.config import LOSSES
-from zloss.lab.configuration import to_table
+from zloss.lab.configuration import dotted, to_table
 from zloss.lab.evaluation import Evaluation
 from zloss.lab.training import Experiment
 
@@ -97,19 +97,6 @@ def _common(experiment: Experiment) -> dict[str, Any]:
     """What the trials of its stack have to agree in, by dotted key."""
     free = FREE | {f"network.head.{name}" for name in LOSSES[experiment.network.head.loss].options}
     return {key: value for key, value in dotted(to_table(experiment)) if key not in free}
-
-
-def dotted(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of a table by dotted key.
-
-    >>> dict(dotted({"training": {"lr": 0.1}, "device": "cpu"}))
-    {'training.lr': 0.1, 'device': 'cpu'}
-    """
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from dotted(value, f"{path}{key}.")
-        else:
-            yield path + key, value
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -205,7 +206,7 @@ def _work(study: TuningStudy, evaluator: Evaluator, at_once: int) -> None:
             study.run(evaluator, at_once=at_once, watch=watch)
     except KeyboardInterrupt:
         errors.print(f"\nstopped; {summary(study.trials(), study.plan.trials)}", highlight=False)
-        hint = f"go on with: zloss tune run {study.folder} --resume"
+        hint = f"go on with: zloss tune run {quote(str(study.folder))} --resume"
         errors.print(hint, markup=False, highlight=False, soft_wrap=True)
         sys.exit(INTERRUPTED)
     console.print(summary(study.trials(), study.plan.trials), highlight=False)

@@ -8,9 +8,8 @@ from functools import reduce
 from operator import getitem
 from typing import Any
 
-from zloss.lab.configuration import overridden, to_table
+from zloss.lab.configuration import dotted, overridden, to_table
 from zloss.lab.experiments import parse_settings
-from zloss.lab.sidebyside.trials import dotted
 from zloss.lab.training import Experiment
 from zloss.lab.tuning.plan import Plan
 from zloss.lab.tuning.trials import Trial
