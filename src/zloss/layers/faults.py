@@ -99,5 +99,7 @@ class DeviceReports:
 
 
 def _pinned_like(report: Tensor) -> Tensor:
-    # Whatever torch's default device is: only memory of the host can be pinned.
-    return torch.empty(report.shape, dtype=report.dtype, device="cpu", pin_memory=True)
+    # Whatever torch's default device is: only memory of the host can be pinned. It is used again, so that training has
+    # to be able to write to what a validation in inference mode has made.
+    with torch.inference_mode(False):
+        return torch.empty(report.shape, dtype=report.dtype, device="cpu", pin_memory=True)

@@ -1,4 +1,4 @@
-"""Table 2 by the command line: models on a large text, for a fixed time or until they converge."""
+"""Table 2 by the command line: models on a large text, for a fixed time, for some epochs or until they converge."""
 
 import dataclasses
 import json
@@ -18,6 +18,8 @@ from tests.lab.reproduction.small import MODEL, flags, small_text
 from zloss.lab import evaluation
 from zloss.lab.corpora import CATALOGUE, Corpus, prepare
 from zloss.lab.models import TrainedModel
+from zloss.lab.paper.evidence import Evidence
+from zloss.lab.paper.final_scores import final_tables
 from zloss.lab.paper.records import CONSTANT, MODELS, PaperRecords, ScoredModel
 from zloss.lab.records import read_records
 from zloss.lab.reproduction import large_texts
@@ -171,6 +173,21 @@ def test_until_it_converges(table2: list[object], tmp_path: Path) -> None:
     assert one.test == pytest.approx({name: scores.score(name) for name in one.test}, rel=1e-5)  # six digits are kept
 
 
+def test_for_some_epochs(table2: list[object], tmp_path: Path, fitted: list[Experiment]) -> None:
+    """Few and many stand side by side: that is how to see whether more would help."""
+    asked = [*table2, "--seeds", 1, "--models", "Z-loss net1"]
+    assert zloss(*asked, "--epochs", 1) == 0
+    assert zloss(*asked, "--epochs", 2, "--shared-device") == 0
+    assert zloss(*asked, "--epochs", 1) == 0, "it is there"
+    assert [experiment.training.schedule for experiment in fitted] == ["linear", "linear"]
+    one, two = results(tmp_path)["Z-loss net1"]
+    assert [(one.budget, one.epochs, one.alone), (two.budget, two.epochs, two.alone)] == [
+        ("1 epoch", 1, True), ("2 epochs", 2, False),
+    ]  # fmt: skip
+    titles = [title for title, _ in final_tables(Evidence.read(tmp_path))]
+    assert [title.split(", ", 2)[2] for title in titles] == ["1 epoch of training each", "2 epochs of training each"]
+
+
 def test_seeds_may_be_shared_out(
     table2: list[object], tmp_path: Path, fitted: list[Experiment], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -275,18 +292,23 @@ def test_a_model_that_diverges_leaves_the_others_alone(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "say for how long to train: either --budget SECONDS or --converged"),
-        (("--budget", "1", "--converged"), "say for how long to train: either --budget SECONDS or --converged"),
+        ((), "say for how long to train, by one of --budget SECONDS, --epochs N or --converged"),
+        (
+            ("--budget", "1", "--converged"),
+            "say for how long to train, by one of --budget SECONDS, --epochs N or --converged",
+        ),
+        (("--epochs", "1", "--converged"), "say for how long to train, by one of --budget SECONDS, --epochs N or"),
+        (("--epochs", "2", "--set", "training.epochs=3"), "training.epochs is not to be set here: use --budget"),
         (("--budget", "0"), "seconds must be a finite number > 0, got 0.0"),
         (("--budget", "1", "--models", "Z-loss net3"), "unknown model: 'Z-loss net3'; did you mean 'Z-loss net"),
-        (("--converged", "--rates", "0.1,1"), "--rates with --converged needs --try-for SECONDS"),
+        (("--converged", "--rates", "0.1,1"), "--rates without --budget needs --try-for SECONDS"),
         (("--budget", "1", "--rates", "0.1,high"), "--rates must be numbers above 0, separated by commas"),
         (("--budget", "1", "--rates", "0.1,nan"), "--rates must be numbers above 0, separated by commas"),
         (("--budget", "1", "--rates", "inf"), "--rates must be numbers above 0, separated by commas"),
         (("--budget", "1", "--rates", "1", "--try-for", "0"), "--try-for must be a finite number of seconds above 0"),
         (("--budget", "1", "--rates", "1", "--try-for", "-1"), "--try-for must be a finite number of seconds above 0"),
-        (("--budget", "1", "--set", "training.seconds=4"), "use --budget SECONDS or --converged"),
-        (("--converged", "--set", "training={schedule='linear'}"), "use --budget SECONDS or --converged"),
+        (("--budget", "1", "--set", "training.seconds=4"), "use --budget SECONDS, --epochs N or --converged"),
+        (("--converged", "--set", "training={schedule='linear'}"), "use --budget SECONDS, --epochs N or --converged"),
         (("--budget", "1", "--set", "training.lrr=1"), "did you mean 'lr'"),
         (("--budget", "1", "--corpus", "NOWHERE"), "NOWHERE is no prepared corpus"),
     ],

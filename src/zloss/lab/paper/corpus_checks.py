@@ -8,7 +8,7 @@ from statistics import fmean
 from zloss.lab.paper.duels import Duel, Outcome, duel, told
 from zloss.lab.paper.evidence import Evidence, NotRunError, models_command
 from zloss.lab.paper.published import FINAL_ERRORS, convergence_ratio
-from zloss.lab.paper.records import ScoredModel
+from zloss.lab.paper.records import CONVERGED, ScoredModel
 from zloss.lab.paper.scores import MINUS, top
 from zloss.lab.paper.timings import duration
 from zloss.lab.paper.verdicts import (
@@ -103,5 +103,5 @@ def duel_of_models(first: Sequence[ScoredModel], second: Sequence[ScoredModel], 
 def _train_s(models: Sequence[ScoredModel]) -> float:
     times = [model.train_s for model in models if model.train_s is not None]
     if len(times) < len(models):  # none was alone on its device
-        raise NotRunError(models_command("converged"))
+        raise NotRunError(models_command(CONVERGED))
     return fmean(times)

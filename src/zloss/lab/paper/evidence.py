@@ -7,7 +7,9 @@ from typing import Literal, TypeVar
 
 from zloss.lab.paper.intervals import Estimate, estimate
 from zloss.lab.paper.records import (
+    CONVERGED,
     FIGURE_B,
+    FIXED,
     PENN_TREEBANK,
     PaperRecords,
     Result,
@@ -43,7 +45,7 @@ def models_command(budget: str) -> str:
     >>> models_command("converged")
     'zloss paper table2 --corpus FOLDER --converged'
     """
-    option = {"fixed": "--budget SECONDS", "converged": "--converged"}[budget]
+    option = {FIXED: "--budget SECONDS", CONVERGED: "--converged"}.get(budget, "--epochs N")
     return f"{experiment_command('table2')} --corpus FOLDER {option}"
 
 

@@ -6,7 +6,7 @@ from statistics import fmean
 from zloss.lab.paper.evidence import Evidence, NotRunError, models_command
 from zloss.lab.paper.intervals import estimate
 from zloss.lab.paper.published import FINAL_ERRORS, FINAL_SCORES
-from zloss.lab.paper.records import BUDGETS, CONSTANT, MODELS, ScoredModel
+from zloss.lab.paper.records import CONSTANT, CONVERGED, FIXED, MODELS, ScoredModel, budget_order
 from zloss.lab.paper.results import NOT_PRINTED, NOT_RUN, needing_seeds
 from zloss.lab.paper.scores import SCORES, is_error, label, shown, shown_estimate, top
 from zloss.lab.paper.tables import BEST, Cell, Table
@@ -46,7 +46,7 @@ def _close_calls(trainings: Trainings) -> str:
 
 def equal_time_table(evidence: Evidence) -> Table:
     """A few scores of every model after the same time, all texts side by side."""
-    by_text = {corpus: _trainings(evidence, corpus, "fixed") for corpus in evidence.corpora("fixed")}
+    by_text = {corpus: _trainings(evidence, corpus, FIXED) for corpus in evidence.corpora(FIXED)}
     columns = [f"{corpus}: {label(score)}" for corpus in by_text for score in _MAIN]
     trained = [model for model in reversed(MODELS) if any(model in each for each in by_text.values())]
     rows = [
@@ -58,9 +58,9 @@ def equal_time_table(evidence: Evidence) -> Table:
 def _texts(evidence: Evidence) -> list[tuple[str, str]]:
     """Budgets and corpora that there are trainings of."""
     if not evidence.records.table2:
-        raise NotRunError(models_command("fixed"))
-    found = [(model.budget, model.corpus) for model in evidence.records.table2]
-    return [(budget, corpus) for budget in BUDGETS for corpus in dict.fromkeys(c for b, c in found if b == budget)]
+        raise NotRunError(models_command(FIXED))
+    found = dict.fromkeys((one.budget, one.corpus) for one in evidence.records.table2 if one.budget is not None)
+    return sorted(found, key=lambda pair: budget_order(pair[0]))
 
 
 def _trainings(evidence: Evidence, corpus: str, budget: str) -> Trainings:
@@ -71,8 +71,8 @@ def _trainings(evidence: Evidence, corpus: str, budget: str) -> Trainings:
 def _title(evidence: Evidence, corpus: str, budget: str) -> str:
     found = [model for model in evidence.records.table2 if (model.corpus, model.budget) == (corpus, budget)]
     budget_s = found[0].budget_s  # of all of them, as `PaperRecords` checks
-    spent = "trained until converged" if budget_s is None else f"{duration(budget_s)} of training each"
-    return f"{corpus}, {found[0].classes:,} classes, {spent}"
+    spent = f"{budget if budget_s is None else duration(budget_s)} of training each"
+    return f"{corpus}, {found[0].classes:,} classes, {'trained until converged' if budget == CONVERGED else spent}"
 
 
 # ---- beside the paper ------------------------------------------------------------------------------------------------

@@ -16,8 +16,9 @@ is in an object or among its scores is left alone. Beside that, in
     figure4            "figure": 4, "tuned_for": "top_1_error", "a": 0.1, "b": 10.0,
                        "curve": [{"epoch": 1.0, errors}, ...]     on the validation split
     table2             "table": 2, "corpus": "fil8", "classes": 213271, "model": "Z-loss net1", "head": "factored",
-                       "loss": "z_loss", "network": "net1", "budget": "fixed" or "converged", "budget_s": 120.0 or null,
-                       "train_s": 118.2, "epochs": 0.7, "alone": true, "valid": {scores}, "test": {scores}
+                       "loss": "z_loss", "network": "net1", "budget": "fixed", "2 epochs" or "converged",
+                       "budget_s": 120.0 where it is fixed, "train_s": 118.2, "epochs": 0.7, "alone": true,
+                       "valid": {scores}, "test": {scores}
                        alone on the device, or train_s says nothing; early ones were, and do not say so
                        the model "constant" has null for what it does not have
 
@@ -30,6 +31,7 @@ in "test" for all models of a text and budget. A file need not be so while it is
 """
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -55,12 +57,14 @@ MODELS = (
 )
 CONSTANT = "constant"
 SOFTMAXES = tuple(model for model in MODELS if "softmax" in model)
-BUDGETS = ("fixed", "converged")
+FIXED, CONVERGED = "fixed", "converged"  # budgets of table 2; `epochs_budget` names the others
 PENN_TREEBANK = "ptb"  # the text of the figures, where their settings name none
 FIGURE_B = 28.0
 CURVES = tuple(map(top, (1, 5, 10, 50)))  # the panels of figure 4
 # What a training comes to does not depend on these. Early records have them among their settings.
 LOOKS = ("training.log_every", "training.checkpoint_every", "training.keep", "training.graph")
+
+_EPOCHS = re.compile(r"([1-9][0-9]*) epochs?")
 
 Scores = Mapping[str, float]
 Choice = tuple[Any, ...]
@@ -144,7 +148,7 @@ class TrainingCurve(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredModel(Result):
-    """Table 2: a model trained on a large text, for a fixed time or until it stops improving."""
+    """Table 2: a model trained on a large text, for a fixed time, for some epochs or until it stops improving."""
 
     corpus: str
     classes: int
@@ -195,6 +199,25 @@ class PaperRecords:
             return cls(**found)
         except ValueError as error:
             raise ValueError(f"{folder}: {error}") from error
+
+
+def epochs_budget(epochs: int) -> str:
+    """The budget of a model that is trained for so many epochs.
+
+    >>> epochs_budget(1), epochs_budget(4)
+    ('1 epoch', '4 epochs')
+    """
+    return f"{epochs} epoch{'s' if epochs > 1 else ''}"
+
+
+def budget_order(budget: str) -> tuple[int, int]:
+    """What sorts budgets as tables have them: a fixed time, epochs from few to many, and until convergence.
+
+    >>> sorted(["converged", "10 epochs", "2 epochs", "fixed"], key=budget_order)
+    ['fixed', '2 epochs', '10 epochs', 'converged']
+    """
+    epochs = _EPOCHS.fullmatch(budget)
+    return (1, int(epochs[1])) if epochs else (0 if budget == FIXED else 2, 0)
 
 
 def write_results(folder: Path, name: str, records: Collection[Record]) -> None:
@@ -343,10 +366,10 @@ def _scored_model(record: Record) -> ScoredModel:
         training: dict[str, Any] = dict.fromkeys(("head", "loss", "network", "budget", "budget_s", "train_s", "epochs"))
         training["alone"] = True
     else:
-        budget = _choice(record, "budget", BUDGETS)
+        budget = _budget(record)
         training = {name: _value(record, name, str) for name in ("head", "loss", "network")}
         training |= {name: _number(record, name) for name in ("train_s", "epochs")}
-        training |= {"budget": budget, "budget_s": _number(record, "budget_s") if budget == "fixed" else None}
+        training |= {"budget": budget, "budget_s": _number(record, "budget_s") if budget == FIXED else None}
         training["alone"] = _value({"alone": True} | record, "alone", bool)
     return ScoredModel(
         **_provenance(record),
@@ -393,6 +416,15 @@ def _value(record: Record, name: str, kind: type) -> Any:
 def _expect(record: Record, name: str, number: int) -> None:
     if record.get(name) != number:
         raise ValueError(f'"{name}" must be {number} in this file, got {record.get(name)!r}')
+
+
+def _budget(record: Record) -> str:
+    budget: str = _value(record, "budget", str)
+    if budget not in (FIXED, CONVERGED) and not _EPOCHS.fullmatch(budget):
+        raise ValueError(
+            f'"budget" must be {FIXED}, {CONVERGED} or a number of epochs, as in "2 epochs", got {budget!r}'
+        )
+    return budget
 
 
 def _choice(record: Record, name: str, allowed: Collection[str]) -> str:

@@ -10,7 +10,7 @@ from zloss.lab.paper.duels import duel
 from zloss.lab.paper.evidence import Evidence, NotRunError, bench_command, models_command
 from zloss.lab.paper.page import Html, element, paragraph, section
 from zloss.lab.paper.published import EPOCH_S, convergence_ratio, epoch_ratio
-from zloss.lab.paper.records import SOFTMAXES
+from zloss.lab.paper.records import CONVERGED, FIXED, SOFTMAXES
 from zloss.lab.paper.results import verdict_kind
 from zloss.lab.paper.scores import TIMES, shown_difference, top
 from zloss.lab.paper.timings import Device, Part, duration
@@ -44,18 +44,18 @@ def _top_10(evidence: Evidence) -> str:
 
 
 def _convergence(evidence: Evidence) -> str:
-    return on_every_text("converged", (HIERARCHICAL, SAME_SIZE), corpus_checks.converges_faster)(evidence).ours
+    return on_every_text(CONVERGED, (HIERARCHICAL, SAME_SIZE), corpus_checks.converges_faster)(evidence).ours
 
 
 def _equal_time(evidence: Evidence) -> str:
     """Against the softmax that validates best, whatever kind it is, on the text where it comes closest."""
     differences = []
-    for corpus in evidence.corpora("fixed"):
-        own, *others = (evidence.models(corpus, model, "fixed") for model in (SAME_SIZE, *SOFTMAXES))
+    for corpus in evidence.corpora(FIXED):
+        own, *others = (evidence.models(corpus, model, FIXED) for model in (SAME_SIZE, *SOFTMAXES))
         if own and (rivals := [found for found in others if found]):
             differences.append(duel_of_models(own, validating_best(rivals), top(1)).difference)
     if not differences:
-        raise NotRunError(models_command("fixed"))
+        raise NotRunError(models_command(FIXED))
     return shown_difference(max(differences, key=lambda difference: difference.mean), top(1))
 
 

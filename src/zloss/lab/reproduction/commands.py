@@ -41,7 +41,8 @@ from zloss.lab.tuning.study import TuningStudy
 ALL_LOSSES = tuple(dict.fromkeys(loss for losses in LOSSES.values() for loss in losses))
 _LEAST_ROUNDS = 8  # of a search, which learns from one round for the next
 _TRIED_SHARE = 0.1  # of the budget, for each learning rate
-_OF_BUDGET = ("training.seconds", "training.schedule")
+_BUDGETS = "--budget SECONDS, --epochs N or --converged"
+_OF_BUDGET = ("training.seconds", "training.epochs", "training.schedule")
 
 paper = typer.Typer(
     help="Run the experiments of the paper and keep their records, for `zloss report`. What is there is not run again.",
@@ -227,6 +228,9 @@ def table2(
     budget: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=0, help="of training for each model, validation not counted")
     ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="train each for so many, whatever time that takes")
+    ] = None,
     converged: Annotated[
         bool, typer.Option("--converged", help="train each until lower learning rates bring nothing")
     ] = False,
@@ -259,25 +263,26 @@ def table2(
     settings: Settings = None,
     records: Records = RECORDS,
 ) -> None:
-    """Models with many classes on a large text: what they come to in a fixed time, or when they have converged.
+    """Models with many classes on a large text: what they come to in a fixed time, in some epochs or in the end.
 
     \b
     zloss paper table2 --corpus data/fil8 --budget 120 --rates 0.6,1,1.7
+    zloss paper table2 --corpus data/fil8 --epochs 2
     zloss paper table2 --corpus data/fil8 --converged --seeds 1 --models "Z-loss net1,H-softmax net1"
     """
-    if (budget is None) == (not converged):
-        raise RunError("say for how long to train: either --budget SECONDS or --converged")
-    if shared_device and not converged:
+    if (budget is not None) + (epochs is not None) + converged != 1:
+        raise RunError(f"say for how long to train, by one of {_BUDGETS}")
+    if shared_device and budget is not None:
         raise RunError("what comes out in a fixed time depends on all that the device does: no --shared-device then")
     tried, changes = _rates(rates, try_for, budget), _changes(settings, None, device)
     for key, _ in dotted(overridden({}, changes)):
         if key in _OF_BUDGET:
-            raise RunError(f"{key} is not to be set here: use --budget SECONDS or --converged")
+            raise RunError(f"{key} is not to be set here: use {_BUDGETS}")
 
     def collect(collector: Collector) -> list[str]:
         text = LargeText(
             corpus=Corpus.open(corpus),
-            budget=Budget(budget),
+            budget=Budget(budget, epochs),
             collector=collector,
             runs=runs,
             keeps_runs=keep_runs,
@@ -299,7 +304,7 @@ def _rates(text: str | None, try_for: float | None, budget: float | None) -> Rat
             raise RunError("--try-for says for how long to try each of --rates: say which")
         return None
     if try_for is None and budget is None:
-        raise RunError("--rates with --converged needs --try-for SECONDS, for each of them")
+        raise RunError("--rates without --budget needs --try-for SECONDS, for each of them")
     return Rates(positive_numbers("rates", text, float), _TRIED_SHARE * (budget or 0.0) if try_for is None else try_for)
 
 

@@ -1,4 +1,4 @@
-"""Table 2: models with many classes on a large text, each for a fixed time or until it stops improving.
+"""Table 2: models with many classes on a large text, each for a fixed time, for some epochs or until it converges.
 
 They are trained one after the other, in runs that can be resumed. A model may be given several learning rates to try:
 each for a short while, and the one that validates best is taken.
@@ -185,7 +185,7 @@ class LargeText:
 
     def _place_of_rates(self, model: str) -> Path:
         """The folder of the runs that try rates for a model."""
-        return self.runs / "-".join((self.corpus.name, *model.split(), self.budget.name, "rates"))
+        return self.runs / "-".join((self.corpus.name, *model.split(), *self.budget.name.split(), "rates"))
 
     def _forget_rates(self, model: str) -> None:
         """What was tried, unless another process is at it. Whoever comes later finds the rate in the records."""
@@ -199,8 +199,7 @@ class LargeText:
     def _collect_seed(self, model: str, rated: "Rated", seed: int) -> Path:
         """Train, test and write down; returns the folder of the run."""
         chosen = rated.chosen
-        spent = "until it converges" if self.budget.seconds is None else f"for {self.budget.seconds:g} s"
-        self._tell(model, f"seed {seed}, {spent}")
+        self._tell(model, f"seed {seed}, {self.budget.told}")
         origin = provenance(device_of(chosen.experiment.device))  # now: the checkout may change before the end
         experiment = chosen.seeded(seed)
         run = self._run(experiment, self._place(model, experiment))
@@ -250,7 +249,7 @@ class LargeText:
         return fit(experiment, folder, resume=is_begun, watch=self.collector.watch)
 
     def _place(self, model: str, experiment: Experiment) -> Path:
-        words = (self.corpus.name, *model.split(), self.budget.name, digest_of(to_table(experiment)))
+        words = (self.corpus.name, *model.split(), *self.budget.name.split(), digest_of(to_table(experiment)))
         return self.runs / "-".join(words)
 
     def _tell(self, model: str, what: str) -> None:

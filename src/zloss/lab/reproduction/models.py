@@ -11,7 +11,7 @@ from zloss.heads.config import check_name
 from zloss.lab.configuration import differing, dotted, from_table, overridden, to_table
 from zloss.lab.corpora import Corpus
 from zloss.lab.experiments import build_table
-from zloss.lab.paper.records import CONSTANT, MODELS
+from zloss.lab.paper.records import CONSTANT, CONVERGED, FIXED, MODELS, epochs_budget
 from zloss.lab.reproduction.chosen import Chosen
 from zloss.lab.training import Experiment
 
@@ -30,23 +30,33 @@ _CONVERGING = {
 
 @dataclass(frozen=True)
 class Budget:
-    """For how long a model is trained: so many seconds, the learning rates falling to zero over them, or, where there
-    are none, until lower learning rates bring no improvement.
+    """For how long a model is trained: so many seconds or epochs, the learning rates falling to zero over them, or,
+    where there are neither, until lower learning rates bring no improvement.
     """
 
     seconds: float | None = None
+    epochs: int | None = None
 
     @property
     def name(self) -> str:
         """As records have it."""
-        return "converged" if self.seconds is None else "fixed"
+        if self.seconds is not None:
+            return FIXED
+        return CONVERGED if self.epochs is None else epochs_budget(self.epochs)
+
+    @property
+    def told(self) -> str:
+        """As one says it."""
+        if self.seconds is not None:
+            return f"for {self.seconds:g} s"
+        return "until it converges" if self.epochs is None else f"for {self.name}"
 
     @property
     def settings(self) -> dict[str, Any]:
         """What it makes of a training."""
-        if self.seconds is None:
-            return dict(_CONVERGING)
-        return {"training.schedule": "linear", "training.seconds": self.seconds}
+        lengths = {"training.seconds": self.seconds, "training.epochs": self.epochs}
+        given = {key: length for key, length in lengths.items() if length is not None}
+        return {"training.schedule": "linear", **given} if given else dict(_CONVERGING)
 
 
 def preset_of(model: str) -> str:
