@@ -163,6 +163,7 @@ LAYERS = (
         "zloss.lab.reproduction.stacks",
     ),
     ("zloss.lab.reproduction.collecting", "zloss.lab.reproduction.models", "zloss.lab.reproduction.studies"),
+    ("zloss.lab.reproduction.sources",),
     (
         "zloss.lab.reproduction.large_texts",
         "zloss.lab.reproduction.losses",

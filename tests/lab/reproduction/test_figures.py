@@ -214,7 +214,6 @@ def test_one_that_diverges_has_no_record(studies: Path, tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("figure2", "--studies", "NOWHERE"), "there is no study of squared_error in NOWHERE: make one by"),
         (("figure2", "--studies", "STUDIES", "--losses", "z_softmax"), "unknown loss of figure 2: 'z_softmax'"),
         (("figure5", "--studies", "STUDIES", "--scores", "mmr"), "unknown score: 'mmr'; did you mean 'mrr'?"),
         (("figure4", "--studies", "STUDIES", "--corpus", "NOWHERE"), "NOWHERE is no prepared corpus"),

@@ -1,6 +1,7 @@
 """`zloss paper`: runs the experiments of the paper and keeps the records that `zloss report` shows.
 
     studies.py      the searches, one for each loss, and the settings that were best by a score
+    sources.py      where settings come from: studies, or records where there are none
     chosen.py       settings that were chosen: the experiment that they make, and what of it was tuned or set
     stacks.py       networks trained side by side, as many at once as there is memory for
     collecting.py   from settings and seeds that are wanted to records; what is there is not trained again

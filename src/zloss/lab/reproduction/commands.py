@@ -20,7 +20,7 @@ from zloss.lab.display import training_bar
 from zloss.lab.durable import require_writable
 from zloss.lab.experiments import parse_settings
 from zloss.lab.paper.evidence import bench_command
-from zloss.lab.paper.records import LOSSES, MODELS
+from zloss.lab.paper.records import CURVES, LOSSES, MODELS
 from zloss.lab.paper.scores import SCORES
 from zloss.lab.paper.timings import PARTS, Device
 from zloss.lab.reproduction.collecting import Collector
@@ -28,8 +28,9 @@ from zloss.lab.reproduction.large_texts import LargeText, Rates
 from zloss.lab.reproduction.losses import collect_losses
 from zloss.lab.reproduction.models import DEFAULT_MODELS, Budget
 from zloss.lab.reproduction.parameters import OTHER_B, collect_curves, collect_sweep, geometric
+from zloss.lab.reproduction.sources import Sources
 from zloss.lab.reproduction.stacks import fitting
-from zloss.lab.reproduction.studies import SCORE, Searched, search_plan, study_name
+from zloss.lab.reproduction.studies import SCORE, search_plan, study_name
 from zloss.lab.runs import RunError
 from zloss.lab.terminal import INTERRUPTED, console, errors, positive_numbers
 from zloss.lab.training import device_of
@@ -51,6 +52,14 @@ paper = typer.Typer(
 )
 
 Studies = Annotated[Path, typer.Option(help="folder with a study for each loss, as `zloss paper search` makes them")]
+SettingsOf = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="folder of records to take the settings from, whatever studies there are",
+        show_default="none: from the studies, or from --records where there are none",
+    ),
+]
 OtherCorpus = Annotated[
     Path | None, typer.Option("--corpus", help="folder of a prepared corpus", show_default="that of the studies")
 ]
@@ -134,6 +143,7 @@ def _comparison(figure: int) -> Callable[..., None]:
 
     def compare(
         studies: Studies = STUDIES,
+        settings_of: SettingsOf = None,
         corpus: OtherCorpus = None,
         losses: Losses = None,
         scores: Scores = None,
@@ -145,12 +155,11 @@ def _comparison(figure: int) -> Callable[..., None]:
         records: Records = RECORDS,
     ) -> None:
         changes = _changes(settings, epochs, device)
-        searched = [
-            Searched.read(studies, loss, corpus=corpus, changes=changes)
-            for loss in _names(losses, LOSSES[figure], f"loss of figure {figure}")
-        ]
+        sources = Sources(studies=studies, records=records, settings_of=settings_of, corpus=corpus, changes=changes)
+        compared, by = _names(losses, LOSSES[figure], f"loss of figure {figure}"), _names(scores, SCORES, "score")
+        found = sources.find(figure, compared, by, _tell)
         make = _maker(records, range(seeds), at_once)
-        make(lambda collector: collect_losses(figure, searched, _names(scores, SCORES, "score"), collector))
+        make(lambda collector: collect_losses(figure, found, by, collector))
 
     return compare
 
@@ -160,6 +169,8 @@ _FIGURE_2 = """Every loss with the settings that its search has found best for e
 \b
 zloss paper figure2 --studies studies/ptb --seeds 5
 zloss paper figure2 --studies studies/ptb --seeds 5 --losses z_loss,softmax
+zloss paper figure2 --corpus data/ptb --seeds 5    # without studies: the settings of the records
+zloss paper figure2 --corpus data/ptb --records mine/paper --settings-of benchmarks/paper
 """
 _FIGURE_5 = "The same as figure 2 for losses with and without Z-normalisation. What figure 2 has of them is taken over."
 paper.command("figure2", help=_FIGURE_2)(_comparison(2))
@@ -169,6 +180,7 @@ paper.command("figure5", help=_FIGURE_5)(_comparison(5))
 @paper.command()
 def figure3(
     studies: Studies = STUDIES,
+    settings_of: SettingsOf = None,
     corpus: OtherCorpus = None,
     a: Annotated[
         str | None, typer.Option("--a", help="values, separated by commas", show_default="12 from 0.02 to 2")
@@ -186,14 +198,17 @@ def figure3(
     """The Z-loss with b = 28 and many values of a, all else as it is best for the top-10 error."""
     values = geometric(0.02, 2.0, 12) if a is None else positive_numbers("a", a, float)
     other_b = positive_numbers("b", b, float)
-    searched = Searched.read(studies, "z_loss", corpus=corpus, changes=_changes(settings, epochs, device))
+    changes = _changes(settings, epochs, device)
+    sources = Sources(studies=studies, records=records, settings_of=settings_of, corpus=corpus, changes=changes)
+    (found,) = sources.find(3, ["z_loss"], [SCORE], _tell)
     make = _maker(records, range(seeds), at_once)
-    make(lambda collector: collect_sweep(searched, values, other_b, collector))
+    make(lambda collector: collect_sweep(found, values, other_b, collector))
 
 
 @paper.command()
 def figure4(
     studies: Studies = STUDIES,
+    settings_of: SettingsOf = None,
     corpus: OtherCorpus = None,
     seeds: Seeds = 3,
     epochs: Epochs = None,
@@ -203,9 +218,11 @@ def figure4(
     records: Records = RECORDS,
 ) -> None:
     """Validation errors by epoch of the Z-loss with the settings that are best for top-1, 5, 10 and 50."""
-    searched = Searched.read(studies, "z_loss", corpus=corpus, changes=_changes(settings, epochs, device))
+    changes = _changes(settings, epochs, device)
+    sources = Sources(studies=studies, records=records, settings_of=settings_of, corpus=corpus, changes=changes)
+    (found,) = sources.find(4, ["z_loss"], CURVES, _tell)
     make = _maker(records, range(seeds), at_once)
-    make(lambda collector: collect_curves(searched, collector))
+    make(lambda collector: collect_curves(found, collector))
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------

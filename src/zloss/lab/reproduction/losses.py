@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from zloss.lab.records import Record
 from zloss.lab.reproduction.chosen import Chosen
 from zloss.lab.reproduction.collecting import Collector, Wanted, scores_of
+from zloss.lab.reproduction.sources import Source
 from zloss.lab.reproduction.stacks import Trained
-from zloss.lab.reproduction.studies import Searched
 
 _OTHER = {2: 5, 5: 2}
 
 
-def collect_losses(figure: int, losses: Sequence[Searched], scores: Sequence[str], collector: Collector) -> list[str]:
+def collect_losses(figure: int, losses: Sequence[Source], scores: Sequence[str], collector: Collector) -> list[str]:
     """The records of figure 2 or 5 for some losses and scores; returns what diverged, and has none."""
     wanted = [
         _wanted(figure, loss, score, chosen, seed)
@@ -27,19 +27,19 @@ def collect_losses(figure: int, losses: Sequence[Searched], scores: Sequence[str
     return collector.collect(f"figure{figure}", wanted)
 
 
-def _wanted(figure: int, searched: Searched, score: str, chosen: Chosen, seed: int) -> Wanted:
+def _wanted(figure: int, source: Source, score: str, chosen: Chosen, seed: int) -> Wanted:
     def record(network: Trained) -> Record:
         return {
             "figure": figure,
-            "loss": searched.loss,
+            "loss": source.loss,
             "tuned_for": score,
             "epochs": network.curve[-1].epoch,
-            "trials": searched.trials,
+            "trials": source.trials(score),
             "valid": scores_of(network.best[score].evaluation),
             "test": scores_of(network.test[score]),
         }
 
-    return Wanted(choice=(searched.loss, score), chosen=chosen, seed=seed, score=score, record=record)
+    return Wanted(choice=(source.loss, score), chosen=chosen, seed=seed, score=score, record=record)
 
 
 def _borrow(figure: int, wanted: Sequence[Wanted], collector: Collector) -> None:

@@ -9,8 +9,9 @@ from zloss.lab.paper.records import CURVES, FIGURE_B, SweepPoint
 from zloss.lab.records import Record
 from zloss.lab.reproduction.chosen import Chosen
 from zloss.lab.reproduction.collecting import Collector, Wanted, scores_of
+from zloss.lab.reproduction.sources import Source
 from zloss.lab.reproduction.stacks import Trained
-from zloss.lab.reproduction.studies import SCORE, Searched
+from zloss.lab.reproduction.studies import SCORE
 
 A, B = "network.head.a", "network.head.b"
 OTHER_B = (14.0, 56.0)  # half and double that of the figure
@@ -29,14 +30,12 @@ def geometric(low: float, high: float, count: int) -> list[float]:
 # ---- figure 3 --------------------------------------------------------------------------------------------------------
 
 
-def collect_sweep(
-    searched: Searched, values: Sequence[float], other_b: Sequence[float], collector: Collector
-) -> list[str]:
+def collect_sweep(source: Source, values: Sequence[float], other_b: Sequence[float], collector: Collector) -> list[str]:
     """Many a with the b of the figure, then other b at the a that validates best; returns what diverged.
 
     All else is as it is best for the top-10 error.
     """
-    base, ledger = searched.best(SCORE), collector.ledger("figure3")
+    base, ledger = source.best(SCORE), collector.ledger("figure3")
     if dropped := ledger.drop(lambda point: _rest(point.settings) != _rest(base.settings)):
         collector.tell(
             f"figure3: {dropped} records with other settings have given way; they are kept in {ledger.replaced}"
@@ -83,10 +82,10 @@ def _rest(settings: Mapping[str, Any]) -> dict[str, Any]:
 # ---- figure 4 --------------------------------------------------------------------------------------------------------
 
 
-def collect_curves(searched: Searched, collector: Collector) -> list[str]:
+def collect_curves(source: Source, collector: Collector) -> list[str]:
     """Validation errors by epoch of the settings that are best for each of four errors; returns what diverged."""
     wanted = [
-        _curve(score, chosen, seed) for score in CURVES for chosen in [searched.best(score)] for seed in collector.seeds
+        _curve(score, chosen, seed) for score in CURVES for chosen in [source.best(score)] for seed in collector.seeds
     ]
     return collector.collect("figure4", wanted)
 

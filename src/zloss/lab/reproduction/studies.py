@@ -39,21 +39,10 @@ class Searched:
         cls, studies: Path, loss: str, *, corpus: Path | None = None, changes: Mapping[str, Any] | None = None
     ) -> "Searched":
         """All trials that have ended."""
-        folders = [folder for folder in _folders(studies, loss) if (folder / FILE).is_file()]
-        if not folders:
-            raise RunError(
-                f"there is no study of {loss} in {studies}: make one by `zloss paper search --losses {loss} --studies "
-                f"{studies} --corpus FOLDER`, or name another folder by --studies"
-            )
-        opened = [TuningStudy.open(folder) for folder in folders]
+        opened = [TuningStudy.open(folder) for folder in _folders(studies, loss)]
         tried = [(study.plan, trial) for study in opened for trial in study.trials()]
         ended = [(plan, trial) for plan, trial in tried if trial.state not in ("running", "interrupted")]
         return cls(loss=loss, tried=ended, corpus=corpus, changes=changes or {})
-
-    @property
-    def trials(self) -> int:
-        """How many settings were tried."""
-        return len(self.tried)
 
     def best(self, score: str) -> Chosen:
         """The settings that validated best by a score."""
@@ -65,6 +54,10 @@ class Searched:
             raise RunError(f"the study {plan.name} is one of {experiment.network.head.loss}, not of {self.loss}")
         keys = dotted(overridden(plan.searched.fixed, parse_settings(plan.settings) | trial.settings))
         return Chosen.of(experiment, ["training.epochs", *(key for key, _ in keys)]).changed(self.changes)
+
+    def trials(self, score: str) -> int:
+        """How many settings were tried: every one has all scores."""
+        return len(self.tried)
 
     def _best(self, score: str) -> tuple[Plan, Trial]:
         judged = [(plan, trial) for plan, trial in self.tried if ranked([trial], score)]
@@ -101,5 +94,11 @@ def study_name(loss: str, score: str) -> str:
     return loss if score == SCORE else f"{loss}-{score}"
 
 
+def has_study(studies: Path, loss: str) -> bool:
+    """Whether there is one of a loss in a folder of studies."""
+    return bool(_folders(studies, loss))
+
+
 def _folders(studies: Path, loss: str) -> list[Path]:
-    return [studies / study_name(loss, score) for score in SCORES]
+    folders = [studies / study_name(loss, score) for score in SCORES]
+    return [folder for folder in folders if (folder / FILE).is_file()]
