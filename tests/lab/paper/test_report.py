@@ -15,7 +15,7 @@ from tests.lab.paper import made_up
 from zloss.lab.paper import figures
 from zloss.lab.paper.documents import MARKDOWN_TABLES, markdown
 from zloss.lab.paper.evidence import Evidence
-from zloss.lab.paper.final_scores import all_scores_tables, equal_time_table, final_tables
+from zloss.lab.paper.final_scores import all_scores_tables, equal_time_table, final_tables, progress
 from zloss.lab.paper.records import SOFTMAXES
 from zloss.lab.paper.report import build_report, write_report
 from zloss.lab.paper.results import close_calls, epochs_table, scores_table
@@ -61,7 +61,7 @@ def test_the_page_needs_nothing_but_itself(page: str) -> None:
     outline = Outline(page)
     assert (outline.faults, outline.open) == ([], [])
     assert outline.tags.isdisjoint({"script", "link", "iframe", "object"})
-    assert len(outline.sources) == 5
+    assert len(outline.sources) == len(figures.FIGURES)
     assert all(source.startswith("data:image/svg+xml;base64,") for source in outline.sources)
     assert "url(" not in page
     assert "@import" not in page
@@ -260,7 +260,7 @@ def test_figure_1_is_the_z_loss(nothing: Evidence) -> None:
 
 
 def test_figure_2_shows_what_is_far_away_as_an_arrow(evidence: Evidence) -> None:
-    panels: Any = figures.FIGURES[2](evidence).axes
+    panels: Any = figures.FIGURES["figure2"](evidence).axes
     shown = [panel for panel in panels if panel.get_visible()]
     assert [panel.get_title() for panel in shown][:2] == ["top-1 error, %", "top-5 error, %"]
     assert len(shown) == 7
@@ -271,24 +271,43 @@ def test_figure_2_shows_what_is_far_away_as_an_arrow(evidence: Evidence) -> None
 
 
 def test_figure_5_shows_all_losses(evidence: Evidence) -> None:
-    for panel in figures.FIGURES[5](evidence).axes:
+    for panel in figures.FIGURES["figure5"](evidence).axes:
         low, high = panel.get_xlim()
         assert len(panel.containers) == 5
         assert all(low < float(one.lines[0].get_xdata()[0]) < high for one in panel.containers)  # type: ignore[attr-defined]
 
 
 def test_figure_3_marks_the_minima(evidence: Evidence) -> None:
-    texts = [panel.texts[0].get_text() for panel in figures.FIGURES[3](evidence).axes]
+    texts = [panel.texts[0].get_text() for panel in figures.FIGURES["figure3"](evidence).axes]
     assert texts == ["a = 0.05", "a = 0.2", "a = 0.2"]
 
 
 def test_figure_4_names_every_curve_in_every_panel(evidence: Evidence) -> None:
-    for panel in figures.FIGURES[4](evidence).axes:
+    for panel in figures.FIGURES["figure4"](evidence).axes:
         heights = sorted(text.xy[1] for text in panel.texts)  # type: ignore[attr-defined]
         assert {text.get_text().strip() for text in panel.texts} == {"top-1", "top-5", "top-10", "top-50"}
         low, high = panel.get_ylim()
         gaps = [(after - before) / (high - low) for before, after in pairwise(heights)]
         assert min(gaps) > 0.08
+
+
+def test_models_on_large_texts_move_to_the_right(tmp_path: Path) -> None:
+    """From the shortest training to the longest, which is not always the one until convergence."""
+    lines = list(made_up.models())
+    lines += [line | {"budget": "9 epochs", "train_s": 1e4} for line in lines if line["budget"] == "converged"]
+    made_up.keep(tmp_path / "paper" / "table2.jsonl", lines)
+    evidence = Evidence.read(tmp_path)
+    panels: Any = figures.FIGURES["table2"](evidence).axes
+    assert [panel.get_title() for panel in panels][:2] == ["fil8: top-1 error, %", "fil8: top-100 error, %"]
+    assert len(panels) == 4
+    for panel in panels:
+        for drawn in panel.containers:
+            seconds = list(drawn.lines[0].get_xdata())
+            assert seconds == sorted(seconds)
+            assert len(seconds) == 3
+            assert seconds[-1] == 1e4
+    (net1,) = (points for model, points in progress(evidence)["fil8"].items() if model == "Z-loss net1")
+    assert [point.trainings[0].budget for point in net1] == ["converged", "fixed", "9 epochs"]
 
 
 # ---- files and the command -------------------------------------------------------------------------------------------

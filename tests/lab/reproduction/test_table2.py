@@ -344,7 +344,7 @@ def test_all_records_make_a_report(
     assert zloss("paper", "table2", "--corpus", corpus, "--converged", "--seeds", 2, *settings) == 0
     capsys.readouterr()
     assert zloss("report", "--to", "report.html", "--figures", "figures") == 0
-    assert len(list((tmp_path / "figures").iterdir())) == 5
+    assert len(list((tmp_path / "figures").iterdir())) == 6
     page = (tmp_path / "report.html").read_text()
     for name in ("figure2", "figure3", "figure4", "figure5", "table2"):
         assert f"zloss paper {name}" not in page, "it is run"

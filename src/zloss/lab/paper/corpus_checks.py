@@ -29,16 +29,23 @@ HIERARCHICAL, SAME_SIZE, LARGER = "H-softmax net1", "Z-loss net1", "Z-loss net2"
 Models = dict[str, list[ScoredModel]]  # trainings on one text, by model
 
 
-def on_every_text(budget: str, needed: Sequence[str], judge: Callable[[Models], Finding]) -> Check:
-    """A check that combines the findings on all texts which all of these models were trained on."""
+def on_every_text(
+    budget: str, needed: Sequence[str], judge: Callable[[Models], Finding], *, or_epochs: bool = False
+) -> Check:
+    """A check that combines the findings on all texts which all of these models were trained on.
+
+    Where a text lacks some of them with this budget, `or_epochs` takes those of the most epochs that all have.
+    """
 
     def check(evidence: Evidence) -> Finding:
         findings = {}
-        for corpus in evidence.corpora(budget):
-            models = {model: evidence.models(corpus, model, budget) for model in needed}
-            if all(models.values()):
-                with suppress(NotRunError):
-                    findings[corpus] = judge(models)
+        for corpus in evidence.texts():
+            for one in (budget, *(evidence.epochs_budgets(corpus) if or_epochs else ())):
+                models = {model: evidence.models(corpus, model, one) for model in needed}
+                if all(models.values()):
+                    with suppress(NotRunError):
+                        findings[corpus if one == budget else f"{corpus}, {one}"] = judge(models)
+                        break
         if not findings:
             raise NotRunError(models_command(budget))
         text = ". ".join(f"{corpus}: {finding.ours}" for corpus, finding in findings.items())

@@ -18,6 +18,7 @@ from zloss.lab.paper.records import (
     SweepPoint,
     TrainingCurve,
     TunedResult,
+    budget_order,
 )
 from zloss.lab.paper.timings import Device, Part, Timings
 
@@ -123,8 +124,17 @@ class Evidence:
         found = [curve for curve in self.records.figure4 if curve.tuned_for == tuned_for]
         return _present(found, experiment_command("figure4"))
 
+    def texts(self) -> list[str]:
+        """Table 2: all texts."""
+        return list(dict.fromkeys(model.corpus for model in self.records.table2))
+
+    def epochs_budgets(self, corpus: str) -> list[str]:
+        """Table 2: the budgets of so many epochs that a text has, the most first."""
+        budgets = {one.budget for one in self.records.table2 if one.corpus == corpus and one.budget is not None}
+        return sorted(budgets - {FIXED, CONVERGED}, key=budget_order, reverse=True)
+
     def corpora(self, budget: str) -> list[str]:
-        """Table 2: the texts that some model was trained on."""
+        """Table 2: the texts that some model was trained on with a budget."""
         found = dict.fromkeys(model.corpus for model in self.records.table2 if model.budget == budget)
         return _present(list(found), models_command(budget))
 

@@ -1,7 +1,8 @@
-"""The figures of the paper, drawn from our records: `FIGURES[2](evidence)` and so on, each a matplotlib figure.
+"""The figures of the paper, drawn from our records, and one of ours for table 2: `FIGURES["figure2"](evidence)`.
 
-They are narrow, so that they can be read on a phone, and say in words what their colours mean. Colours are those of
-Okabe and Ito, which people tell apart however they see colours; markers and dashes differ too.
+Each is a matplotlib figure. They are narrow, so that they can be read on a phone, and say in words what their colours
+mean. Colours are those of Okabe and Ito, which people tell apart however they see colours; markers and dashes differ
+too.
 """
 
 import io
@@ -12,6 +13,7 @@ import torch
 
 import zloss
 from zloss.lab.paper.evidence import Evidence, estimates
+from zloss.lab.paper.final_scores import PROGRESS_SCORES, Point, progress
 from zloss.lab.paper.intervals import Estimate, estimate
 from zloss.lab.paper.loss_checks import NAMES
 from zloss.lab.paper.parameter_checks import FIGURE3_SCORES
@@ -19,10 +21,12 @@ from zloss.lab.paper.property_checks import CLASSES, A, B
 from zloss.lab.paper.records import CURVES, FIGURE_B, TrainingCurve
 from zloss.lab.paper.results import FIGURE_SCORES, losses_of
 from zloss.lab.paper.scores import MINUS, is_error, label, shown
+from zloss.lab.paper.timings import duration
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 _WIDTH = 5.0  # inches
 _STYLE: Any = {
@@ -54,6 +58,16 @@ _LOSS_LOOKS = {
     "taylor_softmax": (ORANGE, "X"),
     "squared_error": (BLACK, "*"),
 }
+_MODEL_LOOKS = {
+    "softmax net1": (BLACK, "*"),
+    "H-softmax net1": (BLUE, "s"),
+    "sampled softmax net1": (GREEN, "^"),
+    "adaptive softmax net1": (ORANGE, "v"),
+    "Z-loss net1": (RED, "o"),
+    "Z-loss top-100 net1": (PINK, "P"),
+    "Z-loss net2": (SKY, "D"),
+}
+_TIMES = (1, 3, 10, 30, 60, 120, 300, 900, 1800, 3600, 3 * 3600, 10 * 3600, 86400, 4 * 86400)  # to label, in seconds
 _CURVE_LOOKS = dict(zip(CURVES, ((BLUE, "-"), (GREEN, "--"), (RED, "-."), (BLACK, ":")), strict=True))
 _BAND = 0.18  # opacity
 _INK = "#333333"  # of numbers: not all colours are dark enough to read
@@ -282,10 +296,65 @@ def _apart(places: Sequence[float], step: float, low: float, high: float) -> lis
     return result
 
 
-FIGURES: dict[int, Draw] = {
-    1: draw_z_loss,
-    2: draw_losses(2, columns=2),
-    3: draw_sweep,
-    4: draw_curves,
-    5: draw_losses(5, columns=1),
+# ---- table 2 ---------------------------------------------------------------------------------------------------------
+
+
+def draw_progress(evidence: Evidence) -> "Figure":
+    """Test errors of models on large texts against the time that they were trained: a row for each text."""
+    texts = progress(evidence)
+    figure = _new_figure(0.6 + 2.2 * len(texts))
+    panels: Any = figure.subplots(len(texts), len(PROGRESS_SCORES), squeeze=False)
+    for row, (corpus, models) in zip(panels, texts.items(), strict=True):
+        for axes, score in zip(row, PROGRESS_SCORES, strict=True):
+            axes.set_title(f"{corpus}: {label(score)} error, %")
+            for model, points in models.items():
+                _draw_progress(axes, model, points, score)
+            _label_times(axes)
+    for axes in panels[-1]:
+        axes.set_xlabel("time of training")
+    names = {model: None for models in texts.values() for model in models}
+    lines = [_looks_only(model) for model in names]
+    figure.legend(lines, list(names), loc="outside lower center", ncols=2, frameon=False, fontsize=8.5)
+    return figure
+
+
+def _draw_progress(axes: "Axes", model: str, points: Sequence[Point], score: str) -> None:
+    colour, marker = _MODEL_LOOKS[model]
+    values = [_scaled(estimate([one.test[score] for one in point.trainings]), 100) for point in points]
+    axes.errorbar(
+        [point.seconds for point in points],
+        [value.mean for value in values],
+        yerr=[value.half_width or 0 for value in values],
+        color=colour,
+        marker=marker,
+        markersize=4.5,
+        linewidth=1.2,
+        capsize=2,
+    )
+
+
+def _looks_only(model: str) -> "Line2D":
+    from matplotlib.lines import Line2D
+
+    colour, marker = _MODEL_LOOKS[model]
+    return Line2D([], [], color=colour, marker=marker, markersize=4.5, linewidth=1.2)
+
+
+def _label_times(axes: "Axes") -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    axes.xaxis.set_major_locator(FixedLocator([time for time in _TIMES if low <= time <= high]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: duration(seconds)))
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+FIGURES: dict[str, Draw] = {
+    "figure1": draw_z_loss,
+    "figure2": draw_losses(2, columns=2),
+    "figure3": draw_sweep,
+    "figure4": draw_curves,
+    "figure5": draw_losses(5, columns=1),
+    "table2": draw_progress,
 }

@@ -1,6 +1,7 @@
 """Table 2: models on large texts, beside the paper's numbers, and by all scores."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 from zloss.lab.paper.evidence import Evidence, NotRunError, models_command
@@ -13,6 +14,7 @@ from zloss.lab.paper.tables import BEST, Cell, Table
 from zloss.lab.paper.timings import duration
 
 _MAIN = (top(1), top(10), top(100))
+PROGRESS_SCORES = (top(1), top(100))
 Trainings = dict[str, list[ScoredModel]]  # on one text, by model
 
 
@@ -53,6 +55,27 @@ def equal_time_table(evidence: Evidence) -> Table:
         [model, *(cell for each in by_text.values() for cell in _score_cells(each, model, _MAIN))] for model in trained
     ]
     return Table(("test error, %", *columns), rows)
+
+
+@dataclass(frozen=True)
+class Point:
+    """What a model came to with one budget."""
+
+    seconds: float  # of training
+    trainings: Sequence[ScoredModel]
+
+
+def progress(evidence: Evidence) -> dict[str, dict[str, list[Point]]]:
+    """By text and model, from the shortest training to the longest. Where no time is known there is no point."""
+    texts: dict[str, dict[str, list[Point]]] = {}
+    for budget, corpus in _texts(evidence):
+        for model, found in _trainings(evidence, corpus, budget).items():
+            times = [one.train_s for one in found if one.train_s is not None]
+            if times and model != CONSTANT:
+                points = texts.setdefault(corpus, {}).setdefault(model, [])
+                points.append(Point(fmean(times), found))
+                points.sort(key=lambda point: point.seconds)
+    return texts
 
 
 def _texts(evidence: Evidence) -> list[tuple[str, str]]:

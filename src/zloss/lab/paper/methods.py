@@ -63,7 +63,7 @@ def _shared_device(evidence: Evidence) -> str:
         return ""
     trainings = "1 training" if shared == 1 else f"{shared} trainings"
     return (
-        f" {trainings} until convergence shared the device with others. Their times, marked by the word about, are "
+        f" {trainings} shared the device with others. Their times, marked by the word about, are "
         "those of their epochs at the pace of the same model on the same text alone."
     )
 

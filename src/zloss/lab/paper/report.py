@@ -22,16 +22,16 @@ def write_report(evidence: Evidence, page: Path, figures: Path | None = None) ->
     """Write the page, and the figures as PNG files where a folder is given; returns what was written."""
     written = {page: build_report(evidence).encode()}
     if figures is not None:
-        written |= {figures / f"figure{number}.png": data for number, data in _pngs(evidence)}
+        written |= {figures / f"{name}.png": data for name, data in _pngs(evidence)}
     for path, data in written.items():
         write_file(path, data)
     return list(written)
 
 
-def _pngs(evidence: Evidence) -> Iterator[tuple[int, bytes]]:
-    for number, draw in FIGURES.items():
+def _pngs(evidence: Evidence) -> Iterator[tuple[str, bytes]]:
+    for name, draw in FIGURES.items():
         try:
-            yield number, picture(draw, evidence, "png")
+            yield name, picture(draw, evidence, "png")
         except NotRunError:  # the page says so
             continue
 

@@ -38,14 +38,14 @@ class Topic:
         return self.label.replace(" ", "-")
 
 
-def _drawn(evidence: Evidence, number: int, alternative: str, caption: str) -> Html:
-    return figure(picture(FIGURES[number], evidence, "svg"), alternative, caption)
+def _drawn(evidence: Evidence, name: str, alternative: str, caption: str) -> Html:
+    return figure(picture(FIGURES[name], evidence, "svg"), alternative, caption)
 
 
 def _figure1(evidence: Evidence) -> Iterator[str]:
     yield _drawn(
         evidence,
-        1,
+        "figure1",
         "The Z-loss falls from its asymptote on the left to near zero on the right, between the bounds of z",
         "Computed with the loss of the library.",
     )
@@ -55,7 +55,10 @@ def _losses(number: int, caption: str) -> Callable[[Evidence], Iterator[str]]:
     def content(evidence: Evidence) -> Iterator[str]:
         table = scores_table(evidence, number)
         yield _drawn(
-            evidence, number, "Test scores of the losses with intervals; the table below has the numbers", caption
+            evidence,
+            f"figure{number}",
+            "Test scores of the losses with intervals; the table below has the numbers",
+            caption,
         )
         yield boxed(table)
         yield boxed(differences_table(evidence, number))
@@ -82,7 +85,7 @@ def _figure2(evidence: Evidence) -> Iterator[str]:
 def _figure3(evidence: Evidence) -> Iterator[str]:
     table = sweep_table(evidence)
     caption = "Test errors against a; bands are 95 % intervals over seeds, circles the lowest means."
-    yield _drawn(evidence, 3, "Three curves of error against a, with their minima marked", caption)
+    yield _drawn(evidence, "figure3", "Three curves of error against a, with their minima marked", caption)
     yield paragraph(f"Test errors with b = {FIGURE_B:g}, in %:")
     yield boxed(table)
 
@@ -94,7 +97,10 @@ def _figure4(evidence: Evidence) -> Iterator[str]:
         "settings of the trial that was best for its error: it is not a and b alone that differ."
     )
     yield _drawn(
-        evidence, 4, "Four panels of error by epoch, four curves in each; the table below has their minima", caption
+        evidence,
+        "figure4",
+        "Four panels of error by epoch, four curves in each; the table below has their minima",
+        caption,
     )
     yield paragraph("The lowest validation error of every curve, in %:")
     yield boxed(table)
@@ -109,6 +115,13 @@ def _table2(evidence: Evidence) -> Iterator[str]:
     yield paragraph(
         "The paper's numbers are of One Billion Word (793,471 classes, on a Titan X); ours are of the texts named "
         "here. Compare models within a column, not columns."
+    )
+    yield _drawn(
+        evidence,
+        "table2",
+        "Test errors of the models against the time of training, for every text; the tables below have the numbers",
+        "Mean test error with 95 % interval over seeds, against the time of training: a point for each table below. "
+        "Every point is a training of its own, with learning rates for its length.",
     )
     for title, table in final_tables(evidence):
         yield element("h3", title)

@@ -63,6 +63,8 @@ RULES = (
     "what is further behind is not reproduced. Where the paper has the Z-loss behind and we have it ahead, or level, "
     "the verdict is “better”; level is what is within noise with an interval that ends less than half a point behind. "
     "Where it is wider, nobody can tell, and the verdict is “partly”.",
+    "How models end is judged after convergence; on a text that has no such trainings of all models in question, after "
+    "the most epochs that all of them were trained for, and the finding says how many.",
     "A lower error in less time is judged by the error first: a higher one does not become half true by being early.",
     "Intervals are of each comparison by itself; with so many of them, one in twenty would miss zero by chance.",
 )
