@@ -310,6 +310,16 @@ def test_models_on_large_texts_move_to_the_right(tmp_path: Path) -> None:
     assert [point.trainings[0].budget for point in net1] == ["converged", "fixed", "9 epochs"]
 
 
+def test_without_times_nothing_moves(tmp_path: Path) -> None:
+    """A page is made all the same, of the constant model alone or of trainings that shared their device."""
+    lines = list(made_up.models())
+    shared = [line | {"alone": False} for line in lines if line["budget"] == "converged"]
+    for kept in ([line for line in lines if line["model"] == "constant"], shared):
+        made_up.keep(tmp_path / "paper" / "table2.jsonl", kept)
+        written = write_report(Evidence.read(tmp_path), tmp_path / "page.html", tmp_path / "pictures")
+        assert "table2.png" not in [path.name for path in written]
+
+
 # ---- files and the command -------------------------------------------------------------------------------------------
 
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 import zloss
-from zloss.lab.paper.evidence import Evidence, estimates
+from zloss.lab.paper.evidence import Evidence, NotRunError, estimates, models_command
 from zloss.lab.paper.final_scores import PROGRESS_SCORES, Point, progress
 from zloss.lab.paper.intervals import Estimate, estimate
 from zloss.lab.paper.loss_checks import NAMES
 from zloss.lab.paper.parameter_checks import FIGURE3_SCORES
 from zloss.lab.paper.property_checks import CLASSES, A, B
-from zloss.lab.paper.records import CURVES, FIGURE_B, TrainingCurve
+from zloss.lab.paper.records import CURVES, FIGURE_B, FIXED, TrainingCurve
 from zloss.lab.paper.results import FIGURE_SCORES, losses_of
 from zloss.lab.paper.scores import MINUS, is_error, label, shown
 from zloss.lab.paper.timings import duration
@@ -302,6 +302,8 @@ def _apart(places: Sequence[float], step: float, low: float, high: float) -> lis
 def draw_progress(evidence: Evidence) -> "Figure":
     """Test errors of models on large texts against the time that they were trained: a row for each text."""
     texts = progress(evidence)
+    if not texts:
+        raise NotRunError(models_command(FIXED))
     figure = _new_figure(0.6 + 2.2 * len(texts))
     panels: Any = figure.subplots(len(texts), len(PROGRESS_SCORES), squeeze=False)
     for row, (corpus, models) in zip(panels, texts.items(), strict=True):

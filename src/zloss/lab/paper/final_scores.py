@@ -94,8 +94,9 @@ def _trainings(evidence: Evidence, corpus: str, budget: str) -> Trainings:
 def _title(evidence: Evidence, corpus: str, budget: str) -> str:
     found = [model for model in evidence.records.table2 if (model.corpus, model.budget) == (corpus, budget)]
     budget_s = found[0].budget_s  # of all of them, as `PaperRecords` checks
-    spent = f"{budget if budget_s is None else duration(budget_s)} of training each"
-    return f"{corpus}, {found[0].classes:,} classes, {'trained until converged' if budget == CONVERGED else spent}"
+    spent = budget if budget_s is None else duration(budget_s)
+    trained = "trained until converged" if budget == CONVERGED else f"{spent} of training each"
+    return f"{corpus}, {found[0].classes:,} classes, {trained}"
 
 
 # ---- beside the paper ------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from zloss.lab.paper.claims import Judged
 from zloss.lab.paper.evidence import Evidence, NotRunError
 from zloss.lab.paper.figures import FIGURES, picture
-from zloss.lab.paper.final_scores import all_scores_tables, final_tables
+from zloss.lab.paper.final_scores import all_scores_tables, final_tables, progress
 from zloss.lab.paper.page import Html, boxed, bullets, element, figure, paragraph, section
 from zloss.lab.paper.records import CURVES, FIGURE_B
 from zloss.lab.paper.results import (
@@ -116,13 +116,14 @@ def _table2(evidence: Evidence) -> Iterator[str]:
         "The paper's numbers are of One Billion Word (793,471 classes, on a Titan X); ours are of the texts named "
         "here. Compare models within a column, not columns."
     )
-    yield _drawn(
-        evidence,
-        "table2",
-        "Test errors of the models against the time of training, for every text; the tables below have the numbers",
-        "Mean test error with 95 % interval over seeds, against the time of training: a point for each table below. "
-        "Every point is a training of its own, with learning rates for its length.",
-    )
+    if progress(evidence):
+        yield _drawn(
+            evidence,
+            "table2",
+            "Test errors of the models against the time of training, for every text; the tables below have the numbers",
+            "Mean test error with 95 % interval over seeds, against the time of training: a point for each table "
+            "below. Every point is a training of its own, with learning rates for its length.",
+        )
     for title, table in final_tables(evidence):
         yield element("h3", title)
         yield boxed(table)
