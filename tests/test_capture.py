@@ -10,6 +10,7 @@ from torch import Tensor
 
 import zloss
 from tests.gpu import no_synchronisation, pretend_gpu
+from zloss import capture
 from zloss.capture import is_capturing, must_not_wait
 
 H, C, B = 32, 400, 24
@@ -110,6 +111,7 @@ class CountedGraph:
     """In place of a graph: notes what was captured, and runs the step."""
 
     captured: list[torch.Size]
+    is_outdated = False
 
     def __init__(self, step: Callable[..., Tensor], inputs: Sequence[Tensor]) -> None:
         self.captured.append(inputs[0].shape)
@@ -148,6 +150,46 @@ def test_a_rate_that_a_schedule_changes_is_captured_anew(rate: Any, captured: li
         optimizer.step()
         schedule.step()
     assert len(captured) == 2
+
+
+@pytest.mark.parametrize("loss", [zloss.ZLoss(a=0.1, b=10), zloss.ZNormalized(zloss.SigmoidCrossEntropy(b=1.0), a=0.1)])
+def test_hyper_parameters_of_a_loss_are_constants_of_its_graph(
+    loss: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = capture._Recording()
+    monkeypatch.setattr(capture, "_recording", recording)
+    loss(torch.randn(3, 20), torch.tensor([1, 2, 3]))
+    read, before = recording.constants[0]
+    loss.eval()
+    assert read() == before, "that has no part in it"
+    loss.a = 0.05
+    assert read() != before
+    loss.a = 0.1
+    assert read() == before
+    if isinstance(loss, zloss.ZNormalized):
+        loss.loss.b = 2.0
+        assert read() != before
+
+
+def test_a_changed_hyper_parameter_is_heeded(device: torch.device) -> None:
+    """As it is without a graph: one that was captured with the old value would go on with it."""
+
+    def losses(*, is_captured: bool) -> list[float]:
+        torch.manual_seed(1)
+        head = make_head(device)
+        optimizer = head.sgd(0.5)
+        step: Callable[..., Tensor] = training_step(head, optimizer)
+        if is_captured:
+            step = zloss.CapturedStep(step, optimizers=[optimizer])
+        found = []
+        for number, a in enumerate([0.1] * 5 + [0.5, 0.5, 0.02]):
+            assert isinstance(head.loss, zloss.ZLoss)
+            head.loss.a = a
+            found.append(step(*batch(number, device)).item())
+        return found
+
+    # float32, and other kernels while a step is captured; with the old a the loss would be another by a tenth or more.
+    assert losses(is_captured=True) == pytest.approx(losses(is_captured=False), rel=1e-4)
 
 
 def test_a_captured_step_in_another_is_part_of_it(captured: list[torch.Size]) -> None:

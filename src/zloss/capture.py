@@ -15,7 +15,8 @@ On a GPU a small step takes longer to launch than to run: every operation costs 
 is launched as a whole. On other devices the step just runs, so that the same code serves everywhere.
 
 Who has to be looked after between replays (factored layers, which refactor, and heads, which report bad batches) makes
-itself known by `note_captured` while the step is captured.
+itself known by `note_captured` while the step is captured; and who has put numbers of the host into the graph, as
+losses do, by `note_constants`.
 """
 
 import warnings
@@ -63,6 +64,12 @@ def note_captured(watched: Watched) -> None:
         _recording.watched.append(watched)
 
 
+def note_constants(read: Callable[[], Any]) -> None:
+    """Have the step that is being captured, if one is, captured anew when this reads something else than now."""
+    if _recording is not None:
+        _recording.constants.append((read, read()))
+
+
 class Branch:
     """A branch beside the main line of the CUDA graph that is being captured; without one, the same line.
 
@@ -100,6 +107,7 @@ class _Recording:
 
     def __init__(self) -> None:
         self.watched: list[Watched] = []
+        self.constants: list[tuple[Callable[[], Any], Any]] = []  # and what they were
         self.branches: list[Branch] = []
 
 
@@ -116,7 +124,8 @@ class CapturedStep:
             it does on the host happens once: while it is captured.
         optimizers: whose learning rates and other options the step depends on. Options are part of the graph; when
             one of them changes, the step is captured anew, which takes about as long as a hundred steps. An option that
-            is a tensor on the GPU is read by the graph itself.
+            is a tensor on the GPU is read by the graph itself. The same holds for the hyper-parameters of this
+            library's losses: `loss.a = 0.02` is heeded, and best done now and then instead of at every step.
 
     The first three calls run as they are, on real batches; the third is a rehearsal, in which a step that waits for the
     device is refused. Inputs of another shape get three such calls and a graph of their own. What is returned is
@@ -151,9 +160,10 @@ class CapturedStep:
             self._warmed_up[kind] += 1
             return output
         self._forget_if_options_changed()
-        if kind not in self._graphs:
-            self._graphs[kind] = _Graph(self._step, inputs)
-        return self._graphs[kind].replay(inputs)
+        graph = self._graphs.get(kind)
+        if graph is None or graph.is_outdated:
+            graph = self._graphs[kind] = _Graph(self._step, inputs)
+        return graph.replay(inputs)
 
     def _forget_if_options_changed(self) -> None:
         options = [
@@ -184,8 +194,13 @@ class _Graph:
                         branch.join()
         finally:
             _recording = None
-        self._watched = recording.watched
+        self._watched, self._constants = recording.watched, recording.constants
         self._output = output.detach()
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether numbers that are part of it have changed since."""
+        return any(read() != before for read, before in self._constants)
 
     def replay(self, inputs: Sequence[Tensor]) -> Tensor:
         """Run the step on new inputs."""

@@ -18,6 +18,7 @@ Shape letters: B rows, K targets per row, C classes.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-decorators, allow-untyped-calls, allow-incomplete-defs
+import struct
 from typing import Any
 
 import torch
@@ -58,7 +59,7 @@ def reduced_loss(
         target, mean, scatter, valid, num_classes: the fields of `SphericalStats`.
         weight: row weights.
         reduction: "mean", "sum" or "none".
-        parameters: compiled into the kernel, so that they are exact; new values take a new compilation.
+        parameters: exact, and not compiled into the kernel, so that they may change from step to step.
     """
     options = (valid, weight, num_classes, reduction, loss, parameters)
     value: Tensor = _ReducedLoss.apply(target, mean, scatter, *options)
@@ -97,12 +98,10 @@ class _ReducedLoss(torch.autograd.Function):
                 slopes,
                 rows,
                 num_classes,
+                *(_bits(parameters.get(name, 0.0)) for name in ("a", "b", "eps")),
                 K=columns,
                 LOSS=loss,
                 REDUCTION=reduction,
-                A=float(parameters.get("a", 0)),
-                SHIFT=float(parameters.get("b", 0)),
-                EPS=float(parameters.get("eps", 0)),
                 NOISE=4 * torch.finfo(target.dtype).eps,
                 TINY=torch.finfo(target.dtype).tiny,
                 ROWS=tile_rows,
@@ -141,11 +140,20 @@ def _shape(target: Tensor) -> tuple[int, int]:
     return target.shape[0], target.shape[1] if target.dim() == 2 else 1
 
 
+def _bits(number: float) -> int:
+    """Those of a float64, as an integer: Triton would take the number itself for a float32.
+
+    It takes a small integer for one of 32 bits, which is another kernel. Zero is such, minus zero is not.
+    """
+    bits: int = struct.unpack("<q", struct.pack("<d", number or -0.0))[0]
+    return bits
+
+
 def _warps(elements: int) -> int:
     return min(max(elements // 32, 1), _MAX_WARPS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["a_bits", "b_bits", "eps_bits"])
 def _losses_and_slopes(
     target,
     mean,
@@ -156,12 +164,12 @@ def _losses_and_slopes(
     slopes,
     B,
     C,
+    a_bits,
+    b_bits,
+    eps_bits,
     K: tl.constexpr,
     LOSS: tl.constexpr,
     REDUCTION: tl.constexpr,
-    A: tl.constexpr,
-    SHIFT: tl.constexpr,
-    EPS: tl.constexpr,
     NOISE: tl.constexpr,
     TINY: tl.constexpr,
     ROWS: tl.constexpr,
@@ -178,13 +186,13 @@ def _losses_and_slopes(
         m = tl.load(mean + row, mask=row < B, other=0.0).to(tl.float64)
         s = tl.load(scatter + row, mask=row < B, other=0.0).to(tl.float64)
         if LOSS == "z_loss":
-            value, by_target, by_mean, by_scatter = _z_loss(t, m, s, C, A, SHIFT, NOISE, TINY)
+            value, by_target, by_mean, by_scatter = _z_loss(t, m, s, C, _number(a_bits), _number(b_bits), NOISE, TINY)
         elif LOSS == "squared_error":
             value, by_target, by_mean, by_scatter = _squared_error(t, m, s, C)
         elif LOSS == "taylor_softmax":
             value, by_target, by_mean, by_scatter = _taylor_softmax(t, m, s, C)
         elif LOSS == "spherical_softmax":
-            value, by_target, by_mean, by_scatter = _spherical_softmax(t, m, s, C, EPS)
+            value, by_target, by_mean, by_scatter = _spherical_softmax(t, m, s, C, _number(eps_bits))
         targets = tl.sum(v.to(tl.float64), 1, keep_dims=True)
         counted = targets > 0
         scale = 1 / tl.maximum(targets, 1.0)
@@ -209,6 +217,11 @@ def _losses_and_slopes(
 
 
 @triton.jit
+def _number(bits):
+    return bits.to(tl.float64, bitcast=True)
+
+
+@triton.jit
 def _gradients(upstream, upstream_stride, slopes, grads, B, K: tl.constexpr, IS_MEAN: tl.constexpr, SIZE: tl.constexpr):
     i = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     inside = i < B * (K + 2)
@@ -230,7 +243,7 @@ def _sum_over_valid(x, valid):  # (ROWS, COLUMNS) or (ROWS, 1) -> (ROWS, 1)
 
 
 @triton.jit
-def _z_loss(t, m, s, C, A: tl.constexpr, SHIFT: tl.constexpr, NOISE: tl.constexpr, TINY: tl.constexpr):
+def _z_loss(t, m, s, C, a, b, NOISE: tl.constexpr, TINY: tl.constexpr):
     variance = s / C
     noise = NOISE * m
     # No spread, as in `z_normalize`: what is left is noise. A mean that is NaN must not be hidden by that.
@@ -239,14 +252,14 @@ def _z_loss(t, m, s, C, A: tl.constexpr, SHIFT: tl.constexpr, NOISE: tl.constexp
     inverse_std = 1 / tl.sqrt(tl.where(noisy, 1.0, variance))
     z = tl.where(flat, 0.0, (t - m) * inverse_std)
     # softplus(a x) / a and its derivative, from an exponential that cannot overflow.
-    x = SHIFT - z
-    e = tl.exp(-tl.abs(A * x))
+    x = b - z
+    e = tl.exp(-tl.abs(a * x))
     rounded = 1 + e
     inverse = 1 / rounded
     log1p = tl.log(rounded) + (e - (rounded - 1)) * inverse  # gives back what rounding took
     by_z = tl.where(flat, 0.0, -tl.where(x > 0, 1.0, e) * inverse)
     by_target = by_z * inverse_std
-    return tl.maximum(x, 0.0) + log1p / A, by_target, -by_target, by_z * z / (-2 * tl.where(noisy, 1.0, s))
+    return tl.maximum(x, 0.0) + log1p / a, by_target, -by_target, by_z * z / (-2 * tl.where(noisy, 1.0, s))
 
 
 @triton.jit
@@ -263,7 +276,7 @@ def _taylor_softmax(t, m, s, C):
 
 
 @triton.jit
-def _spherical_softmax(t, m, s, C, EPS: tl.constexpr):
-    own = t * t + EPS
-    total = s + C * (m * m + EPS)
+def _spherical_softmax(t, m, s, C, eps):
+    own = t * t + eps
+    total = s + C * (m * m + eps)
     return tl.log(total) - tl.log(own), -2 * t / own, 2 * m * C / total, 1 / total

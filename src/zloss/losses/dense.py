@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from zloss.losses.loss import DenseLoss, Loss
+from zloss.losses.loss import DenseLoss, Loss, note_hyper_parameters
 from zloss.losses.reduction import Reduction
 from zloss.losses.spherical import SOFTPLUS_IS_LINEAR
 from zloss.stats import checked_logits, mean_and_scatter, z_normalize
@@ -92,6 +92,7 @@ class ZNormalized(nn.Module):
         return is_likelihood(self.loss)
 
     def forward(self, logits: Tensor, target: Tensor | Targets, **kwargs: Any) -> Tensor:
+        note_hyper_parameters(self)
         if isinstance(target, Targets) and not isinstance(self.loss, Loss | ZNormalized):
             target = target.to_tensor(self.ignore_index)
         result: Tensor = self.loss(self._normalized(logits), target, **kwargs) / self.a

@@ -6,13 +6,25 @@ others only rank.
 """
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from zloss.capture import note_constants
 from zloss.losses.reduction import Reduction, check_reduction, reduce_loss
 from zloss.stats import checked_logits
 from zloss.targets import IGNORE_INDEX, Targets, checked_targets
+
+
+def note_hyper_parameters(loss: nn.Module) -> None:
+    """A step that is captured has the numbers of a loss in its graph: let them change all the same."""
+
+    def read() -> list[Any]:
+        attributes = (value for module in loss.modules() for value in vars(module).values())
+        return [value for value in attributes if type(value) in (int, float, str)]
+
+    note_constants(read)
 
 
 class Loss(nn.Module, ABC):
@@ -63,6 +75,7 @@ class DenseLoss(Loss):
         *,
         weight: Tensor | None = None,  # (B,)
     ) -> Tensor:
+        note_hyper_parameters(self)
         logits = checked_logits(logits)
         targets = checked_targets(target, logits.shape[0], logits.shape[1], self.ignore_index)
         per_example = targets.mean(self.per_target(logits, targets.index)).to(logits.dtype)
