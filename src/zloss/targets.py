@@ -67,7 +67,10 @@ def target_columns(target: Tensor, num_rows: int) -> Tensor:  # (B,) or (B, K) -
     if not isinstance(target, Tensor):
         raise ValueError(f"target must be a tensor of class indices, got {type(target).__name__}")
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
-        raise ValueError(f"target must hold integer class indices, got dtype {target.dtype}")
+        hint = "; of a multi-hot matrix, give the classes of its ones, padded with ignore_index"
+        raise ValueError(
+            f"target must hold integer class indices, got dtype {target.dtype}{hint if target.dim() == 2 else ''}"
+        )
     if target.dim() not in (1, 2) or target.shape[0] != num_rows:
         raise ValueError(
             f"target must have shape ({num_rows},) or ({num_rows}, K), one row per example, got {tuple(target.shape)}"

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -48,6 +49,9 @@ def test_from_text_to_predictions(run: Path, tmp_path: Path, capsys: pytest.Capt
     assert zloss("plot", run, "--to", tmp_path / "curves.svg") == 0
     assert "<svg" in (tmp_path / "curves.svg").read_text()
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    capsys.readouterr()
+    assert zloss("plot", run, "--to", tmp_path / "[red].png") == 0
+    assert capsys.readouterr().out == f"wrote {tmp_path / '[red].png'}\n"
     assert zloss("train", run, "--resume") == 0  # nothing left to do
 
 
@@ -338,6 +342,47 @@ def test_files_of_another_version(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "ptb should have 929,589 words in its train split" in (error := capsys.readouterr().err)
     assert "--no-check-counts" in error
     assert zloss(*command, "--no-check-counts") == 0
+
+
+NO_UTF_8 = os.fsdecode(b"\xff")  # as a name from Latin-1
+
+
+def test_names_of_files_need_not_be_utf_8(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, corpus, picture = (tmp_path / f"{NO_UTF_8}{ending}" for ending in (".txt", "", ".png"))
+    text.write_text(pets_text(400))
+    for _ in range(2):  # to write it, and to find it there
+        assert zloss("data", "prepare", text, "--to", corpus) == 0
+    assert zloss("data", "info", corpus, "--json") == 0
+    assert zloss("train", tmp_path / "new", "--corpus", corpus, *SETTINGS) == 0
+    run.rename(run.with_name(NO_UTF_8))
+    assert zloss("plot", run.parent, "--to", picture) == 0
+    assert picture.exists()
+    assert zloss("tune", "best", tmp_path / NO_UTF_8) == 1
+    assert "is not a study" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("train", f"new{NO_UTF_8}", "--corpus", "corpus"), "the name new? is not UTF-8, as it must be here: choose"),
+        (("tune", "run", f"new{NO_UTF_8}", "--corpus", "corpus", "--space", "z_loss"), "the name new? is not UTF-8"),
+        (("tune", "run", "new", "--corpus", "corpus", "--space", "z_loss", "--name", NO_UTF_8), "the name ? is not"),
+        (("predict", "runs/one", f"the {NO_UTF_8}"), r"'the \udcff' is not UTF-8 text"),
+    ],
+)
+def test_what_must_be_utf_8(
+    arguments: tuple[str, ...],
+    message: str,
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.chdir(tmp_path)
+    assert zloss(*arguments) == 1
+    assert f"error: {message}" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_text_in_zst(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import sys
+import warnings
 
 import pytest
 import torch
@@ -47,6 +48,12 @@ def test_a_mistake_of_ours_keeps_its_traceback() -> None:
 
     with pytest.raises(RuntimeError, match="a bug"):
         run_commands(broken)
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_warning_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    run_commands(lambda: warnings.warn("the [checkpoint] is old", stacklevel=1))
+    assert capsys.readouterr().err == "warning: the [checkpoint] is old\n"
 
 
 def test_a_terminal_that_knows_little_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

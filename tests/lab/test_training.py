@@ -471,11 +471,27 @@ def test_weights_of_another_config_are_refused_in_words(corpus: Path, tmp_path: 
     told = "the config is not the one these weights were trained with: size mismatch for "
     with pytest.raises(RunError, match=told):
         TrainedModel.load(run.folder)
-    path = run.folder / "checkpoints" / "000000004" / "state.json"
+    forget_config(run)
+    with pytest.warns(UserWarning, match="early version"), pytest.raises(RunError, match=told):
+        fit(resumed(run.folder), run.folder, resume=True)
+
+
+def forget_config(run: Run) -> None:
+    """As in the last checkpoint of an early version."""
+    path = run.folder / "checkpoints" / f"{run.steps()[-1]:09d}" / "state.json"
     state = json.loads(path.read_text())
     del state["config"]
     path.write_text(json.dumps(state))
-    with pytest.raises(RunError, match=told):
+
+
+def test_what_cannot_be_checked_is_said(corpus: Path, tmp_path: Path) -> None:
+    run = fit(experiment(corpus, steps=4), tmp_path / "run")
+    forget_config(run)
+    edit(run, training__lr=0.7, training__steps=8)
+    with pytest.warns(UserWarning, match=r"early version, .* whether .*config.json is what it was trained with cannot"):
+        fit(resumed(run.folder), run.folder, resume=True)
+    edit(run, training__lr=0.1, training__steps=12)
+    with pytest.raises(RunError, match=r"training.lr in .* is 0.1, and the run was trained with 0.7"):  # known by now
         fit(resumed(run.folder), run.folder, resume=True)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -53,7 +54,8 @@ BAD_BATCHES: dict[str, tuple[Callable[[Tensor, Tensor], tuple[Any, Any]], str]] 
     "target too large": (lambda h, t: (h, with_value(t, CLASSES)), "target 30 is out of range: expected 0 <= t"),
     "target negative": (lambda h, t: (h, with_value(t, -1)), "target -1 is out of range"),
     "target float": (lambda h, t: (h, t.float()), r"integer class indices, got dtype torch\.float32"),
-    "target bool": (lambda h, t: (h, t > 3), r"integer class indices, got dtype torch\.bool"),
+    "target bool": (lambda h, t: (h, t > 3), r"integer class indices, got dtype torch\.bool$"),
+    "target multi-hot": (lambda h, t: (h, F.one_hot(t, CLASSES).float()), r"got dtype torch\.float32; of a multi-hot"),
     "target a list": (lambda h, t: (h, t.tolist()), "must be a tensor of class indices, got list"),
     "target too short": (lambda h, t: (h, t[:-1]), r"shape \(4,\) or \(4, K\).*got \(3,\)"),
     "target without columns": (lambda h, t: (h, t[:, None][:, :0]), "no columns"),
@@ -63,8 +65,8 @@ BAD_BATCHES: dict[str, tuple[Callable[[Tensor, Tensor], tuple[Any, Any]], str]] 
     "h overflowing": (lambda h, t: (1e25 * h, t), "activations that overflow"),
     "h integer": (lambda h, t: (h.long(), t), r"floating-point tensor of shape \(B, 5\), got dtype torch\.int64"),
     "h an array": (lambda h, t: (h.tolist(), t), "floating-point tensor.*got list"),
-    "h too narrow": (lambda h, t: (h[:, :-1], t), r"shape \(B, 5\), got \(4, 4\)"),
-    "h a vector": (lambda h, t: (h[0], t), r"shape \(B, 5\), got \(5,\)"),
+    "h too narrow": (lambda h, t: (h[:, :-1], t), r"shape \(B, 5\), got \(4, 4\)$"),
+    "h a vector": (lambda h, t: (h[0], t), r"shape \(B, 5\), got \(5,\)$"),
     "h three-dimensional": (lambda h, t: (h[None], t), r"got \(1, 4, 5\); flatten leading dimensions"),
     "h wider than the layer": (lambda h, t: (h.double(), t), r"h has dtype torch\.float64 but the layer"),
 }

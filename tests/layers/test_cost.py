@@ -57,6 +57,19 @@ def test_each_regime_at_its_own_best_cost(rows: int, device: torch.device) -> No
     assert expected <= flops <= expected + vectors
 
 
+def flops_of_ranks(rows: int, targets: int, device: torch.device) -> int:
+    layer = zloss.FactoredLinear(HIDDEN, 4096, device=device)
+    h, target = torch.randn(rows, HIDDEN, device=device), torch.randint(4096, (rows, targets), device=device)
+    with FlopCounterMode(display=False) as counter:
+        layer.rank(h, target)
+    return int(counter.get_total_flops())
+
+
+def test_ranks_of_many_targets_share_their_products(device: torch.device) -> None:
+    """One product for the scores of all classes, and one for those of the targets, up to as many as fit into it."""
+    assert flops_of_ranks(8, 512, device) == flops_of_ranks(8, 1, device)
+
+
 def test_targets_add_no_products() -> None:
     device = torch.device("cpu")
     assert flops_of_a_step(1_000, 10, 1, device) == flops_of_a_step(1_000, 10, 8, device)

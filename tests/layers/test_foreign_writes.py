@@ -14,7 +14,7 @@ from zloss.layers.foreign_writes import is_one_matrix
 
 H, C = 16, 300
 LOSS = zloss.ZLoss(a=0.2, b=8.0)
-REFUSED = "no longer make one weight matrix"
+REFUSED = r"no longer make one weight matrix: average weight\(\) instead"
 
 
 def make_layer(device: torch.device, **options: Any) -> zloss.FactoredLinear:

@@ -41,7 +41,7 @@ def test_topk_is_that_of_the_logits(kind: type[Layer], block_size: int | None, k
 
 @KINDS
 @pytest.mark.parametrize("block_size", [None, 1, 7, 101])
-@pytest.mark.parametrize("targets", [1, 3])
+@pytest.mark.parametrize("targets", [1, 3, 60])
 def test_rank_counts_strictly_higher_scores(
     kind: type[Layer], block_size: int | None, targets: int, device: torch.device
 ) -> None:
@@ -66,6 +66,7 @@ def test_ties_share_the_better_rank(kind: type[Layer], device: torch.device) -> 
     h = torch.ones(6, 2, device=device)
     assert layer.rank(h, torch.arange(6, device=device)).tolist() == [1, 2, 2, 2, 5, 6]
     assert layer.rank(torch.zeros_like(h), torch.arange(6, device=device)).tolist() == [1] * 6
+    assert layer.rank(h[:1], torch.arange(6, device=device).repeat(1, 5)).tolist() == [[1, 2, 2, 2, 5, 6] * 5]
 
 
 @KINDS
@@ -154,16 +155,19 @@ def test_weights_that_have_diverged_do_not_rank_first(device: torch.device) -> N
         layer.rank(torch.randn(2, 6, device=device), torch.tensor([0, 1], device=device))
 
 
+@pytest.mark.parametrize("targets", [1, 40])
 @pytest.mark.parametrize("block_size", [None, 7])
-def test_a_class_that_has_diverged_is_higher_than_others(block_size: int | None, device: torch.device) -> None:
+def test_a_class_that_has_diverged_is_higher_than_others(
+    block_size: int | None, targets: int, device: torch.device
+) -> None:
     """As for `topk`: weights of which some are NaN must not make the targets look better."""
     layer = zloss.DenseLinear(6, 101, device=device)
-    h, target = torch.randn(5, 6, device=device), torch.tensor([0, 1, 2, 3, 4], device=device)
+    h, target = torch.randn(5, 6, device=device), torch.randint(61, (5, targets), device=device)
     before = layer.rank(h, target, block_size=block_size)
     finite = layer.logits(h)[:, :61]
     layer.linear.weight.data[61:] = torch.nan
     after = layer.rank(h, target, block_size=block_size)
-    assert torch.equal(after, 41 + (finite > finite.gather(1, target[:, None])).sum(1))
+    assert torch.equal(after, 41 + (finite[:, None] > finite.gather(1, target)[..., None]).sum(-1))
     assert (after >= before).all()
     assert (layer.topk(h, 40, block_size=block_size)[1] >= 61).all()
 

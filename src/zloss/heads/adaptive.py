@@ -219,7 +219,7 @@ class AdaptiveScores(Scores):
         )
 
     def own(self, classes: Tensor) -> Tensor:
-        own = self.h.new_zeros(self.num_rows)
+        own = self.h.new_zeros(classes.shape)
         for stretch, segment in enumerate(self._segments):
             local, inside = self._stretches.within(stretch, classes)
             if inside.any():

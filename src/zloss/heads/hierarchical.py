@@ -167,7 +167,7 @@ class HierarchicalScores(Scores):
         return self.activations.block(start, stop).add_(self.shift[:, block])
 
     def own(self, classes: Tensor) -> Tensor:
-        return self.activations.own(classes) + self.shift.gather(1, self.head.block_of(classes)[:, None])[:, 0]
+        return self.activations.own(classes) + self.shift.gather(1, self.head.block_of(classes))
 
     def rows(self, part: slice) -> "HierarchicalScores":
         return HierarchicalScores(self.head, self.h[part], self.activations.width)

@@ -301,7 +301,7 @@ def plot(
     runs = [run for run, _ in found]
     left_out = plot_runs(runs, output, metric) if runs else []
     if runs:
-        console.print(f"wrote {output}", soft_wrap=True)
+        console.print(f"wrote {output}", markup=False, highlight=False, soft_wrap=True)
     for run in left_out:
         console.print(f"left out, without {metric} so far: {run.folder}", markup=False, highlight=False, soft_wrap=True)
     _leave_out(faults)

@@ -29,7 +29,8 @@ def plot_runs(runs: Sequence[Run], output: Path, metric: str) -> list[Run]:
     drawn = [run for run in runs if curves[run.folder]]
     for run in drawn:
         points, head = curves[run.folder], run.config["network"]["head"]
-        axes.plot(*zip(*points, strict=True), marker="o", label=f"{run.folder.name} ({head['head']}, {head['loss']})")
+        name = run.folder.name.encode(errors="replace").decode()  # one that is not UTF-8 cannot be drawn
+        axes.plot(*zip(*points, strict=True), marker="o", label=f"{name} ({head['head']}, {head['loss']})")
     axes.set_xlabel("epoch")
     axes.set_ylabel(metric.replace("_", " "))
     axes.grid(alpha=0.3)

@@ -58,7 +58,8 @@ class Run:
         return self
 
     def require_new(self) -> None:
-        """Refuse a folder that has something in it."""
+        """Refuse a folder that has something in it, or a name that cannot be used."""
+        require_utf8(str(self.folder))
         if self.folder.is_file():
             raise RunError(f"{self.folder} is a file, a run is a folder: choose another name")
         if self.folder.exists() and not (self.folder.is_dir() and not any(self.folder.iterdir())):
@@ -188,6 +189,14 @@ class Run:
             steps = self.steps()
             rest = f"; the checkpoint of step {steps[-1]} is there, resume from it" if steps else ""
             raise RunError(f"{what} of {self.folder} could not be written, {reason}{rest}") from error
+
+
+def require_utf8(name: str) -> None:
+    """Refuse a name that safetensors, TensorBoard or SQLite would refuse later, and in other words."""
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise RunError(f"the name {name} is not UTF-8, as it must be here: choose another one") from error
 
 
 def _event_writer(folder: Path, resumed_at: int | None) -> Any:

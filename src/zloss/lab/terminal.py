@@ -3,6 +3,7 @@
 import io
 import math
 import sys
+import warnings
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
@@ -39,8 +40,9 @@ def positive_numbers(option: str, text: str, kind: type[Number]) -> list[Number]
 
 
 def run_commands(app: Callable[[], object]) -> None:
-    """Run a command line; a user's mistake is a message, not a traceback."""
+    """Run a command line; a user's mistake is a message, not a traceback, and so is a warning."""
     _show_what_can_be_shown()
+    warnings.showwarning = _show_warning
     try:
         app()
     except KeyboardInterrupt:
@@ -57,6 +59,12 @@ def run_commands(app: Callable[[], object]) -> None:
         if not _is_out_of_memory(error):
             raise
         _end_with(_NO_MEMORY)
+
+
+def _show_warning(message: Warning | str, *_place: object, **_more: object) -> None:
+    """In a line, without the place in the code."""
+    errors.print("[yellow]warning:[/yellow]", end=" ")
+    errors.print(str(message), markup=False, highlight=False, soft_wrap=True)
 
 
 def _end_with(message: str) -> NoReturn:

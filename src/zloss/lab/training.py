@@ -16,6 +16,7 @@ import math
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -226,9 +227,14 @@ def resumed(folder: Path) -> Experiment:
 
 
 def _require_continued(config: Experiment, run: Run) -> None:
-    """Refuse a config that was changed where the checkpoint would not follow. Early checkpoints do not know theirs."""
+    """Refuse a config that was changed where the checkpoint would not follow."""
     before = run.state().get("config")
     if before is None:
+        warnings.warn(
+            f"the checkpoint of {run.folder} is of an early version, which did not note its config: whether "
+            f"{run.folder / 'config.json'} is what it was trained with cannot be checked",
+            stacklevel=3,
+        )
         return
     for key, (old, new) in differing(to_table(from_table(Experiment, before)), to_table(config)).items():
         if key not in _CHANGEABLE:

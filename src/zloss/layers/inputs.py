@@ -31,9 +31,8 @@ def check_hidden(h: Tensor, in_features: int, weight: Tensor) -> None:
         got = f"dtype {h.dtype}" if isinstance(h, Tensor) else type(h).__name__
         raise ValueError(f"h must be a floating-point tensor of shape (B, {in_features}), got {got}")
     if h.dim() != 2 or h.shape[1] != in_features:
-        raise ValueError(
-            f"h must have shape (B, {in_features}), got {tuple(h.shape)}; flatten leading dimensions first"
-        )
+        hint = "; flatten leading dimensions first, and those of the target with them" if h.dim() > 2 else ""
+        raise ValueError(f"h must have shape (B, {in_features}), got {tuple(h.shape)}{hint}")
     if h.device != weight.device:
         raise ValueError(f"h is on {h.device} but the layer is on {weight.device}")
     if torch.promote_types(h.dtype, weight.dtype) != weight.dtype:

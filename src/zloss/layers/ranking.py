@@ -31,6 +31,8 @@ _FAST_QUERY_ROWS = 8192
 _VECTOR = 64
 # Narrow products are slow, and take routes of their own through a library.
 _LEAST_COLUMNS = 128
+# Targets of a row, ignored ones among them, from which on it is faster to search than to compare with each.
+_MANY_TARGETS = 16
 
 
 class Scores(ABC):
@@ -51,8 +53,8 @@ class Scores(ABC):
         """The columns of classes start..stop-1."""
 
     @abstractmethod
-    def own(self, classes: Tensor) -> Tensor:  # (B,) -> (B,)
-        """The score of one class per row, equal to the last bit to that in a block (see `in_blocks_of`)."""
+    def own(self, classes: Tensor) -> Tensor:  # (B, K) -> (B, K)
+        """The scores of K classes per row, equal to the last bit to those in a block (see `in_blocks_of`)."""
 
     @abstractmethod
     def rows(self, part: slice) -> "Scores":
@@ -93,7 +95,7 @@ class Scores(ABC):
     def of_targets(self, index: Tensor) -> Tensor:  # (B, K) -> (B, K)
         """The scores of K classes per row."""
         parts = zip(self._row_parts(self._checked_width(None)), index.split(self._rows_at_once), strict=True)
-        return torch.cat([part._own_of_rows(index) for part, index in parts])
+        return torch.cat([part.own(index) for part, index in parts])
 
     def _checked_width(self, block_size: int | None) -> int:
         if block_size is not None and block_size < 1:
@@ -129,11 +131,8 @@ class Scores(ABC):
         assert best is not None, "there is at least one class"
         return best
 
-    def _own_of_rows(self, index: Tensor) -> Tensor:
-        return torch.stack([self.own(column) for column in index.T], 1)
-
     def _rank_of_rows(self, index: Tensor, width: int) -> Tensor:
-        own = self._own_of_rows(index)
+        own = self.own(index)
         if own.isnan().any():  # no score is higher than NaN: every target would rank first
             raise ValueError("the score of a target is NaN, which has no rank: have the weights diverged?")
         higher = torch.zeros_like(index)
@@ -175,12 +174,14 @@ class LinearScores(Scores):
         return self._scores_of(self.keys[start:stop], bias)
 
     def own(self, classes: Tensor) -> Tensor:
-        """Each row with its own class; as many products as it takes to keep them at their width."""
+        """As few products as there can be at their width. Each has all rows, and of every column one score is used."""
+        width, columns = self.width or max(1, self.num_rows), classes.shape[1]
+        row_of = torch.arange(self.num_rows, device=classes.device).repeat_interleave(columns)
         own = []
-        for start, part in self._parts_of(classes):
+        for part, rows in zip(classes.flatten().split(width), row_of.split(width), strict=True):
             bias = None if self.class_bias is None else self.class_bias[part]
-            own.append(self._scores_of(self.keys[part], bias)[start : start + len(part)].diagonal())
-        return torch.cat(own)
+            own.append(self._scores_of(self.keys[part], bias).gather(0, rows[None])[0])
+        return torch.cat(own).view_as(classes)
 
     def rows(self, part: slice) -> "LinearScores":
         shift = None if self.row_shift is None else self.row_shift[part]
@@ -198,11 +199,6 @@ class LinearScores(Scores):
         # What is added to all scores of a row does not change their order.
         plain = replace(self, row_shift=None) if self.transform is None else self
         return super(LinearScores, plain)._rank_of_rows(index, width)
-
-    def _parts_of(self, classes: Tensor) -> Iterator[tuple[int, Tensor]]:
-        width = self.width or max(1, len(classes))
-        for start in range(0, max(1, len(classes)), width):
-            yield start, classes[start : start + width]
 
     def _scores_of(self, keys: Tensor, bias: Tensor | None) -> Tensor:  # (n, H), (n,) -> (B, n)
         scores = self._product(keys)
@@ -242,9 +238,23 @@ def _count_higher_(
     inside = (local >= 0) & (local < scores.shape[1])
     # Its score may differ in the last bit between two products: a target must not outrank itself.
     itself = inside & (scores.gather(1, local.clamp(0, scores.shape[1] - 1)) <= own).logical_not()
-    for k in range(index.shape[1]):
-        higher[:, k] += scores.shape[1] - (scores <= own[:, k, None]).sum(1)
+    if index.shape[1] > _MANY_TARGETS:
+        higher += _higher_by_search(scores, own)
+    else:
+        for k in range(index.shape[1]):
+            higher[:, k] += scores.shape[1] - (scores <= own[:, k, None]).sum(1)
     higher -= itself.long()
+
+
+def _higher_by_search(scores: Tensor, own: Tensor) -> Tensor:  # (B, N), (B, K) -> (B, K)
+    """How many of the scores are higher: each finds its place among the targets, which takes log K comparisons."""
+    ordered, order = own.sort(1)
+    places = torch.searchsorted(ordered, scores.contiguous())  # how many targets are lower than a score: K for NaN
+    rows, size = len(own), own.shape[1] + 1
+    places += size * torch.arange(rows, device=own.device)[:, None]
+    counts = places.flatten().bincount(minlength=rows * size).view(rows, size)
+    beaten = counts.flip(1).cumsum(1).flip(1)[:, 1:]  # the i-th lowest target is, by all scores with a place from i on
+    return torch.empty_like(beaten).scatter_(1, order, beaten)
 
 
 def _repeated_high(queries: Tensor) -> Tensor:  # (B, H) -> (B, 3 H)

@@ -177,7 +177,8 @@ class FactoredWeight(nn.Module):
             self._is_unproven = True
             raise ValueError(
                 "V or its factors were written to from outside, as when weights are averaged (or by LBFGS), and no "
-                "longer make one weight matrix: load a checkpoint, or call adopt_rows() to take V as the weights"
+                "longer make one weight matrix: average weight() instead (README, averages), load a checkpoint, or "
+                "call adopt_rows() where V holds weights of yours"
             )
 
     def _current_stamps(self) -> tuple[Stamp, ...]:

@@ -74,6 +74,14 @@ def test_from_a_space_to_a_training(
         assert one["mrr"] == best["value"]
 
 
+def test_what_to_do_next_can_be_copied(
+    corpus: Path, space: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "a study [red]"
+    assert zloss("tune", "run", folder, "--corpus", corpus, "--space", space, "--trials", 1) == 0
+    assert capsys.readouterr().out.endswith(f": zloss tune best '{folder}'\n")
+
+
 @pytest.mark.parametrize("name", ["z_loss", "softmax", "spherical_softmax"])
 def test_a_trial_as_a_training(name: str, corpus: Path, tmp_path: Path) -> None:
     """The command and the file give the same experiment, whatever the head of the preset was."""

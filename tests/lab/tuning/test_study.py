@@ -7,7 +7,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -131,7 +130,7 @@ from zloss.lab.tuning.plan import Plan
 from zloss.lab.tuning.study import TuningStudy
 folder = Path(sys.argv[1])
 plan = Plan(**eval(sys.argv[2]))
-TuningStudy.begin(folder, plan).run(OneByOne(), watch=lambda _: print("validated", flush=True))
+TuningStudy.begin(folder, plan).run(OneByOne(folder), watch=lambda _: print("validated", flush=True))
 """
 
 
@@ -149,9 +148,31 @@ def test_a_killed_worker_is_made_up_for(corpus: Path, tmp_path: Path) -> None:
             process.stdout.readline()
         process.send_signal(signal.SIGKILL)
     assert states(TuningStudy.open(tmp_path / "it"))[:2] == ["complete", "running"]
+    assert [place.name for place in (tmp_path / "it").glob("running-*")] == ["running-00001"]
     study = TuningStudy.begin(tmp_path / "it", plan)
-    study.run(OneByOne())
+    study.run(OneByOne(study.folder))
     assert states(study) == ["complete", "interrupted", "complete", "complete"]
+    assert files_of(study) == ["study.db", "study.json"]
+
+
+def files_of(study: TuningStudy) -> list[str]:
+    return sorted(file.name for file in study.folder.iterdir())
+
+
+def test_runs_that_somebody_trains_are_no_leftovers(corpus: Path, tmp_path: Path) -> None:
+    """Of another worker, and of one that was given up, such as a process that was stopped for long and goes on."""
+    study = TuningStudy.begin(tmp_path / "it", tiny_plan(corpus, trials=2))
+    for _ in range(3):
+        study._study.ask(study.plan.searched.distributions)
+    for number in (1, 2):
+        study._study.tell(number, state=optuna.trial.TrialState.FAIL)
+    for name in ("00000", "00001", "00002", "notes"):
+        (study.folder / f"running-{name}").mkdir()
+    with Run(study.folder / "running-00001").alone():
+        study.run(MadeUp(distance))
+    assert files_of(study) == ["running-00000", "running-00001", "running-notes", "study.db", "study.json"]
+    study.run(MadeUp(distance))
+    assert files_of(study) == ["running-00000", "running-notes", "study.db", "study.json"]
 
 
 def test_two_workers_on_one_study(corpus: Path, tmp_path: Path) -> None:
@@ -326,17 +347,17 @@ def test_trials_that_lie_behind_are_pruned(corpus: Path, tmp_path: Path) -> None
 def test_pruned_trainings_stop(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "behind", lambda numbers, costs: {one for one in numbers if len(costs[one]) == 2})
     study = TuningStudy.begin(tmp_path / "it", tiny_plan(corpus, trials=2))
-    study.run(OneByOne(tmp_path / "runs"))
+    study.run(OneByOne(study.folder, keeps_runs=True))
     assert states(study) == ["pruned", "pruned"]
     for number in (0, 1):
-        assert Run.open(tmp_path / "runs" / f"{number:05d}").metrics()[-1]["step"] == 20
+        assert Run.open(study.folder / "runs" / f"{number:05d}").metrics()[-1]["step"] == 20
 
 
 def test_scores_and_curves_of_a_real_training(corpus: Path, tmp_path: Path) -> None:
     study = TuningStudy.begin(tmp_path / "it", tiny_plan(corpus, trials=1))
-    study.run(OneByOne(tmp_path / "runs"))
+    study.run(OneByOne(study.folder, keeps_runs=True))
     (trial,) = study.trials()
-    run = Run.open(tmp_path / "runs" / "00000")
+    run = Run.open(study.folder / "runs" / "00000")
     logged = [record for record in run.metrics() if record["kind"] == "validation"]
     names = ("epoch", "top_1_error", "top_100_error", "mrr", "mean_rank")
     assert [[scores[name] for name in names] for scores in trial.curve] == [
@@ -391,7 +412,7 @@ def test_what_breaks_off_does_not_end_the_study(corpus: Path, tmp_path: Path) ->
 def test_a_training_that_diverges(corpus: Path, tmp_path: Path) -> None:
     space = {**SPACE, "search": {"training": {"lr": {"choices": [1e30, 0.1]}}}}
     study = TuningStudy.begin(tmp_path / "it", tiny_plan(corpus, trials=4, space=space))
-    study.run(OneByOne())
+    study.run(OneByOne(study.folder))
     for trial in study.trials():
         assert trial.state == ("diverged" if trial.settings["training.lr"] == 1e30 else "complete")
         assert ("Lower the learning rates" in trial.why) == (trial.state == "diverged")
@@ -400,9 +421,9 @@ def test_a_training_that_diverges(corpus: Path, tmp_path: Path) -> None:
 
 def test_first_steps_only(corpus: Path, tmp_path: Path) -> None:
     study = TuningStudy.begin(tmp_path / "it", tiny_plan(corpus, trials=2, first=15))
-    study.run(OneByOne(tmp_path / "runs"))
+    study.run(OneByOne(study.folder, keeps_runs=True))
     assert states(study) == ["complete", "complete"]
-    run = Run.open(tmp_path / "runs" / "00001")
+    run = Run.open(study.folder / "runs" / "00001")
     assert [record["step"] for record in run.metrics() if record["kind"] == "validation"] == [15]
     assert run.config["training"]["steps"] == 40  # the schedule is that of the whole training
     whole = study.plan.experiment(study.trials()[0].settings)
@@ -423,7 +444,7 @@ def test_the_test_split_is_not_touched(
 
     monkeypatch.setattr(Corpus, "split", watched)
     study = TuningStudy.begin(tmp_path / "it", tiny_plan(corpus, trials=3))
-    study.run(Together() if at_once > 1 else OneByOne(), at_once=at_once)
+    study.run(Together() if at_once > 1 else OneByOne(study.folder), at_once=at_once)
     assert states(study) == ["complete"] * 3
     assert asked_for == {"train", "valid"}
 
@@ -439,7 +460,7 @@ def test_side_by_side_is_as_one_by_one(corpus: Path, tmp_path: Path) -> None:
     )
     together, one_by_one = (TuningStudy.begin(tmp_path / name, plan) for name in ("together", "one by one"))
     together.run(Together(), at_once=4)
-    one_by_one.run(OneByOne())
+    one_by_one.run(OneByOne(one_by_one.folder))
     assert settings_of(together) == settings_of(one_by_one)
     for one, other in zip(together.trials(), one_by_one.trials(), strict=True):
         assert len(one.curve) == len(other.curve) == 4
@@ -477,17 +498,14 @@ def test_what_cannot_be_trained_side_by_side_is_refused(corpus: Path, tmp_path: 
 def test_what_must_be_shared() -> None:
     keys = ("training.lr", "network.dropout", "network.head.a", "network.head.b", "network.embedding", "network.hidden")
     assert [key for key in keys if Together().is_shared(key)] == ["network.embedding", "network.hidden"]
-    assert not any(OneByOne().is_shared(key) for key in keys)
+    assert not any(OneByOne(Path("it")).is_shared(key) for key in keys)
 
 
-def test_runs_that_are_not_kept_leave_nothing(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    (tmp_path / "temporary").mkdir()
+def test_runs_that_are_not_kept_leave_nothing(corpus: Path, tmp_path: Path) -> None:
     study = TuningStudy.begin(tmp_path / "it", tiny_plan(corpus, trials=2))
-    study.run(OneByOne())
+    study.run(OneByOne(study.folder))
     assert states(study) == ["complete"] * 2
-    assert list((tmp_path / "temporary").iterdir()) == []
-    assert sorted(file.name for file in (tmp_path / "it").iterdir()) == ["study.db", "study.json"]
+    assert files_of(study) == ["study.db", "study.json"]
 
 
 def test_what_cannot_be_trained_begins_no_study(corpus: Path, tmp_path: Path) -> None:

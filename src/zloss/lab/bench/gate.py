@@ -18,7 +18,6 @@ from zloss.lab.bench.entries import Entry
 from zloss.lab.bench.steps import Launch, launched, layer_step
 
 HIDDEN, CLASSES, STEPS = 32, 500, 7
-_FEW, _MANY = 24, 40  # examples, below HIDDEN and above
 _SEED = 0
 
 
@@ -34,7 +33,7 @@ def check_head(entry: Entry, launch: Launch, device: torch.device, *, is_full_ra
     of_loss, of_change = entry.tolerances
     start = dense_weight(head)
     twin = None if start is None else DenseTwin(entry, start)
-    batch = _MANY if is_full_rank else _FEW
+    batch = batch_size(is_full_rank=is_full_rank)
     for number in range(STEPS):
         h, target = torch.randn(batch, HIDDEN, device=device), torch.randint(CLASSES, (batch,), device=device)
         expected = expected_loss(head, h, target) if twin is None else twin.step(h, target)
@@ -44,6 +43,11 @@ def check_head(entry: Entry, launch: Launch, device: torch.device, *, is_full_ra
     if twin is not None and start is not None and weight is not None:
         change = float((weight - twin.weight).norm() / (twin.weight - start).norm())
         require(change <= of_change, f"after {STEPS} steps the change of the weights is off by {change:.1e}")
+
+
+def batch_size(*, is_full_rank: bool) -> int:
+    """So many examples that there are fewer of them than hidden units, or not."""
+    return HIDDEN + 8 if is_full_rank else HIDDEN - 8
 
 
 def require(is_right: bool, message: str) -> None:

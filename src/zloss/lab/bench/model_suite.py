@@ -15,7 +15,7 @@ from torch import Tensor
 
 from zloss.lab.bench.cases import Case
 from zloss.lab.bench.entries import FACTORED, Entry
-from zloss.lab.bench.gate import STEPS, require
+from zloss.lab.bench.gate import CLASSES, HIDDEN, STEPS, batch_size, require
 from zloss.lab.bench.inputs import SEED, zipf_tokens
 from zloss.lab.bench.layer_suite import HeadCase, launches
 from zloss.lab.bench.steps import Launch, Step, launched, products_of
@@ -30,9 +30,7 @@ BATCHES = {"net1": 200, "net2": 1000}  # as in the paper
 MODEL_HEADS = "factored,dense,dense-tf32,dense-bf16,dense-compiled,cce,cce-exact,hierarchical,sampled"
 
 _WORDS = 2**20  # of text
-_SMALL = NetworkConfig(context=3, embedding=8, hidden=(16,))
-_SMALL_CLASSES = 200
-_FEW, _MANY = 12, 20  # examples, below the hidden units of the small network and above
+_SMALL = NetworkConfig(context=3, embedding=8, hidden=(HIDDEN,))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +110,7 @@ def check_capture(entry: Entry, device: torch.device, *, is_full_rank: bool) -> 
     losses: dict[Launch, list[float]] = {}
     for launch in ("eager", "graph"):
         torch.manual_seed(SEED)
-        step, _ = network_step(entry, _SMALL, _MANY if is_full_rank else _FEW, _SMALL_CLASSES, device)
+        step, _ = network_step(entry, _SMALL, batch_size(is_full_rank=is_full_rank), CLASSES, device)
         step = launched(step, launch)
         losses[launch] = [float(step(index)) for index in torch.arange(STEPS, device=device)]
     tolerance, _ = entry.tolerances

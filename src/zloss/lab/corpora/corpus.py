@@ -90,7 +90,11 @@ class Corpus:
     def encode(self, text: str) -> list[int]:
         """The classes of the words of a text, read as the corpus was; without the boundary at the end."""
         options = self.manifest["options"]["text"]
-        words = TextFormat(tokenizer=options["tokenizer"], boundary=None).words(text.encode())
+        try:
+            content = text.encode()
+        except UnicodeEncodeError as error:  # from a command line in another encoding
+            raise CorpusError(f"{text!r} is not UTF-8 text") from error
+        words = TextFormat(tokenizer=options["tokenizer"], boundary=None).words(content)
         return self.vocabulary.encode(b" ".join(words).decode())
 
     @property

@@ -103,7 +103,7 @@ def _make(folder: Path, job: _Job, files: Files, workers: int, check_counts: boo
         manifest = build(job.name, job.recipe, files, partial, workers=workers, progress=progress)
         if job.is_named and check_counts:
             _check_counts(job, manifest)
-        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
 
 
 @contextmanager

@@ -133,7 +133,7 @@ def run(
         )
     if at_once > 1 and keep_runs:
         raise RunError("--keep-runs is for trials that are trained one by one: leave it out, or --at-once")
-    evaluator = Together() if at_once > 1 else OneByOne(folder / "runs" if keep_runs else None)
+    evaluator = Together() if at_once > 1 else OneByOne(folder, keeps_runs=keep_runs)
     _work(TuningStudy.begin(folder, plan, evaluator), evaluator, at_once)
 
 
@@ -212,9 +212,8 @@ def _work(study: TuningStudy, evaluator: Evaluator, at_once: int) -> None:
     console.print(summary(study.trials(), study.plan.trials), highlight=False)
     if judged := ranked(study.trials(), study.plan.score):
         value = shown(study.plan.score, judged[0].value(study.plan.score))
-        console.print(
-            f"the best is trial {judged[0].number} with {value}: zloss tune best {study.folder}", highlight=False
-        )
+        hint = f"the best is trial {judged[0].number} with {value}: zloss tune best {quote(str(study.folder))}"
+        console.print(hint, markup=False, highlight=False, soft_wrap=True)
 
 
 def _known(score: str) -> str:

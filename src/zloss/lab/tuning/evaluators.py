@@ -5,8 +5,9 @@ answers which of them to stop. What comes back is how each ended; the scores are
 """
 
 import dataclasses
-import tempfile
-from collections.abc import Callable, Collection, Mapping
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -20,6 +21,7 @@ from zloss.lab.sidebyside import Outcome, SideBySide
 from zloss.lab.sidebyside.trials import FREE, check_trials
 from zloss.lab.training import DivergedError, Experiment, Progress, fit
 
+PASSING = "running-"  # and the number of a trial: its run, where runs are not kept
 _LOSS_OPTIONS = {f"network.head.{option}" for loss in LOSSES.values() for option in loss.options}
 
 # Epochs done, and the validations of those experiments that have one now -> which of them to stop.
@@ -52,10 +54,10 @@ class _Stopped(Exception):
 
 
 class OneByOne:
-    """Trainings by `fit`, with any head. Their runs are kept in a folder if there is one, and else forgotten."""
+    """Trainings by `fit`, with any head. Their runs are in the folder of the study, to be kept or while they last."""
 
-    def __init__(self, runs: Path | None = None) -> None:
-        self.runs = runs
+    def __init__(self, folder: Path, *, keeps_runs: bool = False) -> None:
+        self.folder, self.keeps_runs = folder, keeps_runs
 
     def check(self, experiment: Experiment) -> None:
         """Anything can be."""
@@ -77,11 +79,11 @@ class OneByOne:
                 raise _Stopped
 
         try:
-            if self.runs is not None:
-                fit(experiment, self.runs / f"{number:05d}", watch=watch)
+            if self.keeps_runs:
+                fit(experiment, self.folder / "runs" / f"{number:05d}", watch=watch)
             else:
-                with tempfile.TemporaryDirectory(prefix="zloss-tune-") as folder:
-                    fit(_without_checkpoints(experiment), Path(folder) / "run", watch=watch)
+                with _passing(self.folder / f"{PASSING}{number:05d}") as folder:
+                    fit(_without_checkpoints(experiment), folder, watch=watch)
         except _Stopped:
             return Ending("stopped")
         except DivergedError as error:
@@ -89,6 +91,15 @@ class OneByOne:
         except torch.OutOfMemoryError as error:
             return Ending("failed", str(error).partition("\n")[0])
         return Ending("ended")
+
+
+@contextmanager
+def _passing(folder: Path) -> Iterator[Path]:
+    """A folder that goes with the end of the block. That of a process that was killed is for the next worker."""
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _without_checkpoints(experiment: Experiment) -> Experiment:

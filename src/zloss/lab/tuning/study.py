@@ -3,23 +3,25 @@
     study.json      what was asked
     study.db        SQLite, unless the study lives in a database of the user's
     runs/00017/     the training run of trial 17, where runs are kept
+    running-00017/  the same while it is trained, where they are not
 
 The score of every validation is in the database as soon as it is known, the whole curve of a trial when it ends. A
 worker may end at any moment: the trials that it had at hand count as interrupted, and are made up for.
 """
 
 import dataclasses
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import optuna
 from optuna.trial import TrialState
 
-from zloss.lab.durable import is_partial, tidied
-from zloss.lab.runs import RunError
+from zloss.lab.durable import is_partial, locked, tidied
+from zloss.lab.runs import RunError, require_utf8
 from zloss.lab.training import Experiment, deferred_interrupt
-from zloss.lab.tuning.evaluators import Evaluator
+from zloss.lab.tuning.evaluators import PASSING, Evaluator
 from zloss.lab.tuning.plan import FILE, Plan
 from zloss.lab.tuning.rounds import Round, Watcher, begun_trials
 from zloss.lab.tuning.sampling import NumberedTPE
@@ -37,6 +39,8 @@ class TuningStudy:
     def __init__(self, folder: Path, plan: Plan, *, makes: bool) -> None:
         self.folder, self.plan = folder, plan
         self._sampler = NumberedTPE(plan.seed)
+        for name in (str(folder), plan.name):
+            require_utf8(name)
         with explained(folder):
             self._study = optuna_study(folder, plan, self._sampler, makes=makes)
 
@@ -99,7 +103,17 @@ class TuningStudy:
     def _missing_now(self) -> int:
         for frozen in abandoned(self._study):
             self._study.tell(frozen.number, state=TrialState.FAIL, skip_if_finished=True)
+        self._remove_leftovers()
         return self.missing()
+
+    def _remove_leftovers(self) -> None:
+        """The runs of workers that were killed, but not of one that was given up and is there all the same."""
+        ended = {f"{PASSING}{trial.number:05d}" for trial in self.trials() if trial.state != "running"}
+        for place in self.folder.glob(f"{PASSING}*"):
+            if place.name in ended:
+                with suppress(FileNotFoundError), locked(place, waits=False) as is_left:  # another one may be faster
+                    if is_left:
+                        shutil.rmtree(place, ignore_errors=True)
 
     def _run_round(self, evaluator: Evaluator, count: int, watch: Watcher) -> None:
         round_ = Round(self._study, self.plan, watch)
