@@ -52,6 +52,12 @@ def formatted(result: Evaluation, *, with_widths: bool = True) -> dict[str, str]
     return cells
 
 
+def in_a_line(result: Evaluation) -> str:
+    """Those of its scores that fit in one."""
+    scores = formatted(result, with_widths=False)
+    return "  ".join(f"{name} {scores[name]}" for name in _IN_A_LINE if name in scores)
+
+
 def run_row(run: Run) -> dict[str, Any]:
     """What a table of runs shows of one."""
     head, metrics = _head(run), run.metrics()
@@ -137,10 +143,7 @@ def training_bar(console: Console) -> Iterator[Watcher]:
         def watch(progress: Progress) -> None:
             bar.start()
             if progress.validation is not None:
-                scores = formatted(progress.validation, with_widths=False)  # all of them would not fit in a line
-                cells = {name: cell for name, cell in scores.items() if name in _IN_A_LINE}
-                line = f"epoch {progress.epoch:.2f}  " + "  ".join(f"{name} {cell}" for name, cell in cells.items())
-                bar.print(line, soft_wrap=True)
+                bar.print(f"epoch {progress.epoch:.2f}  {in_a_line(progress.validation)}", soft_wrap=True)
                 return
             condition = "" if progress.condition is None else f"  condition {progress.condition:.2f}"
             figures = (

@@ -103,6 +103,12 @@ class Evaluation:
         return tally.result(population)
 
 
+def require_score(score: str, *, is_likelihood: bool) -> None:
+    """Refuse one that there is not, or not of such a head: else the first validation would find out."""
+    log_prob = torch.zeros(1) if is_likelihood else None
+    Evaluation.of_ranks(torch.ones(1, dtype=torch.long), log_prob=log_prob).score(score)
+
+
 def is_made_large(score: str) -> bool:
     """Whether more of it is better."""
     return score == "mrr"

@@ -30,7 +30,7 @@ from torch.optim import Optimizer
 import zloss
 from zloss.lab.configuration import differing, from_table, to_table
 from zloss.lab.corpora import Corpus, MissingCorpusError
-from zloss.lab.evaluation import Evaluation, evaluate, finite, is_made_large
+from zloss.lab.evaluation import Evaluation, evaluate, finite, is_made_large, require_score
 from zloss.lab.networks import NetworkConfig, NgramNetwork
 from zloss.lab.ngrams import NgramBatches
 from zloss.lab.runs import Checkpoint, Run, RunError
@@ -264,7 +264,7 @@ class Trainer:
             output_weight_decay=config.training.output_weight_decay,
             forms_gradients=config.training.clip is not None,
         )
-        self._check_score()
+        require_score(config.training.score, is_likelihood=self.network.head.is_likelihood)
         self.schedule, self.step = Schedule(), 0
         self.stopwatch = Stopwatch()  # for steps alone
         self._timed_from, self._is_over = _UNTIMED_STEPS, False
@@ -273,11 +273,6 @@ class Trainer:
         # The next batch by its index on the device, where a captured step counts it up, and which step that would be.
         self._index, self._next = torch.zeros((), dtype=torch.long, device=self.device), -1
         self._replayed = zloss.CapturedStep(self._take_indexed_step, optimizers=self.optimizers)
-
-    def _check_score(self) -> None:
-        """A score that does not exist would otherwise be found out at the first validation."""
-        log_prob = torch.zeros(1) if self.network.head.is_likelihood else None
-        Evaluation.of_ranks(torch.ones(1, dtype=torch.long), log_prob=log_prob).score(self.config.training.score)
 
     @property
     def last_step(self) -> float:

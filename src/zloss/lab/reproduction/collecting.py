@@ -5,7 +5,7 @@ settings: such a network is trained once.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from zloss.lab.corpora import Corpus
@@ -39,6 +39,10 @@ class Wanted:
         return ledger.find(self.choice, self.chosen.settings, self.seed, digest=self.chosen.digest)
 
 
+def say_nothing(_: str) -> None:
+    """What tells those who do not listen. It has a name, by which another process knows it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Collector:
     """How records are made, and where they go."""
@@ -47,7 +51,7 @@ class Collector:
     seeds: Sequence[int]
     at_once: int | None = None  # networks in a stack; None for as many as there is memory for
     watch: Watcher | None = None
-    tell: Callable[[str], None] = field(default=lambda _: None)
+    tell: Callable[[str], None] = say_nothing
 
     def ledger(self, name: str) -> Ledger:
         """The file of a figure or table."""

@@ -15,7 +15,6 @@ import typer
 
 from zloss.heads.config import check_name
 from zloss.lab.configuration import dotted, overridden
-from zloss.lab.corpora import Corpus
 from zloss.lab.display import training_bar
 from zloss.lab.durable import require_writable
 from zloss.lab.experiments import parse_settings
@@ -23,6 +22,7 @@ from zloss.lab.paper.evidence import bench_command
 from zloss.lab.paper.records import CURVES, LOSSES, MODELS
 from zloss.lab.paper.scores import SCORES
 from zloss.lab.paper.timings import PARTS, Device
+from zloss.lab.reproduction.at_once import collect_at_once
 from zloss.lab.reproduction.collecting import Collector
 from zloss.lab.reproduction.large_texts import LargeText, Rates
 from zloss.lab.reproduction.losses import collect_losses
@@ -273,6 +273,12 @@ def table2(
     ] = None,
     runs: Annotated[Path, typer.Option(help="folder for the runs while they are needed")] = Path("runs/table2"),
     keep_runs: Annotated[bool, typer.Option("--keep-runs", help="keep them")] = False,
+    at_once: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, help="trainings at the same time, each in a process of its own, on a shared device"
+        ),
+    ] = 1,
     shared_device: Annotated[
         bool, typer.Option("--shared-device", help="other work runs on it too: the scores count, the time does not")
     ] = False,
@@ -286,11 +292,15 @@ def table2(
     zloss paper table2 --corpus data/fil8 --budget 120 --rates 0.6,1,1.7
     zloss paper table2 --corpus data/fil8 --epochs 2
     zloss paper table2 --corpus data/fil8 --converged --seeds 1 --models "Z-loss net1,H-softmax net1"
+    zloss paper table2 --corpus data/fil8 --epochs 1 --seeds 3 --models "Z-loss net1,H-softmax net1" --at-once 6
     """
     if (budget is not None) + (epochs is not None) + converged != 1:
         raise RunError(f"say for how long to train, by one of {_BUDGETS}")
-    if shared_device and budget is not None:
-        raise RunError("what comes out in a fixed time depends on all that the device does: no --shared-device then")
+    is_shared = shared_device or at_once > 1
+    if is_shared and budget is not None:
+        raise RunError(
+            "what comes out in a fixed time depends on all that the device does: no --shared-device or --at-once then"
+        )
     tried, changes = _rates(rates, try_for, budget), _changes(settings, None, device)
     for key, _ in dotted(overridden({}, changes)):
         if key in _OF_BUDGET:
@@ -298,17 +308,18 @@ def table2(
 
     def collect(collector: Collector) -> list[str]:
         text = LargeText(
-            corpus=Corpus.open(corpus),
+            folder=corpus,
             budget=Budget(budget, epochs),
             collector=collector,
             runs=runs,
             keeps_runs=keep_runs,
-            is_alone=not shared_device,
+            is_alone=not is_shared,
             rates=tried,
             changes=changes,
             limit=limit,
         )
-        return text.collect(DEFAULT_MODELS if models is None else _names(models, MODELS, "model"))
+        wanted = DEFAULT_MODELS if models is None else _names(models, MODELS, "model")
+        return text.collect(wanted) if at_once == 1 else collect_at_once(text, wanted, at_once, console)
 
     _maker(records, range(first_seed, first_seed + seeds), None)(collect)
 

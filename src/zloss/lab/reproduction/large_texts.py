@@ -1,15 +1,15 @@
 """Table 2: models with many classes on a large text, each for a fixed time, for some epochs or until it converges.
 
-They are trained one after the other, in runs that can be resumed. A model may be given several learning rates to try:
-each for a short while, and the one that validates best is taken.
+They are trained one after the other, or several at once (`at_once.py`), in runs that can be resumed. A model may be
+given several learning rates to try: each for a short while, and the one that validates best is taken.
 """
 
 import gc
 import math
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,17 +19,17 @@ import torch
 from zloss.lab.configuration import to_table
 from zloss.lab.corpora import Corpus
 from zloss.lab.durable import locked, tidied
-from zloss.lab.evaluation import constant_classifier, cpu_sample
+from zloss.lab.evaluation import constant_classifier, cpu_sample, require_score
 from zloss.lab.models import TrainedModel
 from zloss.lab.networks import PRESETS
 from zloss.lab.paper.records import CONSTANT
 from zloss.lab.records import Record, provenance
 from zloss.lab.reproduction.chosen import Chosen, digest_of
-from zloss.lab.reproduction.collecting import Collector, check_splits, scores_of
+from zloss.lab.reproduction.collecting import Collector, check_splits, say_nothing, scores_of
 from zloss.lab.reproduction.ledger import DIGEST, Ledger
 from zloss.lab.reproduction.models import RATES, Budget, chosen_model, preset_of, with_rate
 from zloss.lab.runs import Run, RunError
-from zloss.lab.training import DivergedError, Experiment, batches_of, device_of, fit
+from zloss.lab.training import DivergedError, Experiment, Watcher, batches_of, build_network, device_of, fit
 from zloss.lab.tuning.trials import cost
 
 _RATE_SEED = 0
@@ -56,7 +56,7 @@ class Rated:
 class LargeText:
     """What is to be done with models on a text."""
 
-    corpus: Corpus
+    folder: Path  # of the prepared corpus
     budget: Budget
     collector: Collector
     runs: Path  # a folder for runs while they are needed
@@ -68,12 +68,20 @@ class LargeText:
 
     def collect(self, models: Sequence[str]) -> list[str]:
         """Make the records of these models that are missing; returns what could not be trained."""
-        check_splits([str(self.corpus.folder)])
-        self._require_same_words()
-        for model in models:
-            self._chosen(model)  # before any of them is trained: a mistake shows here
+        self.check(models)
         with tidied(self.runs):
             return [fault for model in models for fault in self._collect_model(model)]
+
+    def heard_by(self, watch: Watcher | None = None, tell: Callable[[str], None] = say_nothing) -> "LargeText":
+        """The same, heard by others. Where that is nobody, it is small, and can be sent to another process."""
+        return replace(self, collector=replace(self.collector, watch=watch, tell=tell))
+
+    def check(self, models: Sequence[str]) -> None:
+        """Before any of them is trained: a mistake shows here."""
+        check_splits([str(self.folder)])
+        self._require_same_words()
+        for model in models:
+            self._require_trainable(self._chosen(model).experiment)
 
     def _require_same_words(self) -> None:
         """Refuse records of another text of this name: they would pass for those of this one."""
@@ -83,6 +91,17 @@ class LargeText:
                     f"{self.ledger.path} has records of {self.corpus.name} with {record['classes']:,} classes, and "
                     f"{self.corpus.folder} has {len(self.corpus.vocabulary):,}: choose another folder for --records"
                 )
+
+    def _require_trainable(self, experiment: Experiment) -> None:
+        """Let a network without memory find what is wrong: else each of several processes would."""
+        device_of(experiment.device)
+        network = build_network(experiment, self.corpus, torch.device("meta"))
+        require_score(experiment.training.score, is_likelihood=network.head.is_likelihood)
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The text."""
+        return Corpus.open(self.folder)
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -104,15 +123,13 @@ class LargeText:
 
     def _collect_model(self, model: str) -> list[str]:
         if model == CONSTANT:
-            self._collect_constant()
+            self.collect_constant()
             return []
         try:
-            rated = self._rated(model)
-            for seed in self.collector.seeds:
-                if not self._is_there(self._record(model, rated.chosen, seed)):
-                    self._forget(self._collect_seed(model, rated, seed))
-            if self.rates is not None:
-                self._forget_rates(model)
+            rated = self.known_rate(model) or self.try_rates(model)
+            for seed in self.missing(model, rated):
+                self.train(model, rated, seed)
+            self.forget_rates(model)
         except (DivergedError, torch.OutOfMemoryError) as error:
             return [f"table2, {self.corpus.name}, {model}: {str(error).splitlines()[0]}"]
         return []
@@ -120,14 +137,19 @@ class LargeText:
     def _record(self, model: str, chosen: Chosen, seed: int | None) -> Record | None:
         return self.ledger.find(self._choice(model), chosen.settings, seed, digest=chosen.digest)
 
-    def _is_there(self, record: Record | None) -> bool:
+    def missing(self, model: str, rated: "Rated") -> list[int]:
+        """The seeds that have no record, or one of other test examples, which is told."""
+        records = {seed: self._record(model, rated.chosen, seed) for seed in self.collector.seeds}
+        return [seed for seed, record in records.items() if not self._is_there(record, tells=True)]
+
+    def _is_there(self, record: Record | None, *, tells: bool = False) -> bool:
         """Whether that is a record, and of as many test examples as would be taken now, where it says how many."""
         if record is None or "examples" not in record["test"]:
             return record is not None
         tested, population = (record["test"].get(name) for name in ("examples", "population"))
         wanted = min(number for number in (self.sample, population or tested) if number is not None)
-        if tested != wanted:
-            self._tell(
+        if tells and tested != wanted:
+            self.tell(
                 record["model"],
                 f"the record of seed {record['seed']} is of {tested:,} test examples, and {wanted:,} are wanted now: "
                 f"it is made again, and the old one kept in {self.ledger.replaced}",
@@ -146,19 +168,23 @@ class LargeText:
         """Say which records will give way, whichever of these is taken."""
         others = [self.ledger.others(self._choice(model), one.settings, digest=one.digest) for one in choices]
         if number := min(others):
-            self._tell(model, f"its {self.ledger.will_give_way(number)}")
+            self.tell(model, f"its {self.ledger.will_give_way(number)}")
 
     # ---- learning rates ----------------------------------------------------------------------------------------------
 
-    def _rated(self, model: str) -> "Rated":
-        """The model with the learning rate that validates best; the one that its records have, where they are begun."""
-        chosen = self._chosen(model)
-        choices = [chosen] if self.rates is None else [with_rate(chosen, rate) for rate in self.rates.values]
+    def known_rate(self, model: str) -> "Rated | None":
+        """The model with the learning rate that its records have, or its own; None where several are to be tried.
+
+        Says which records will give way, whichever is taken.
+        """
+        choices = self._choices(model)
         self._warn(model, choices)
-        if self.rates is None:
-            return Rated(chosen)
-        if begun := self._begun(model, choices):
-            return begun
+        return Rated(choices[0]) if self.rates is None else self._begun(model, choices)
+
+    def try_rates(self, model: str) -> "Rated":
+        """The model with the learning rate that validates best."""
+        assert self.rates is not None
+        choices = self._choices(model)
         with _alone_in(self._place_of_rates(model)):  # others that try the same wait, and find these runs
             if begun := self._begun(model, choices):
                 return begun
@@ -167,16 +193,21 @@ class LargeText:
             raise DivergedError("it diverges with all learning rates")
         return Rated(choices[costs.index(min(costs))], tried=list(self.rates.values))
 
+    def _choices(self, model: str) -> list[Chosen]:
+        """The model with each of its learning rates."""
+        chosen = self._chosen(model)
+        return [chosen] if self.rates is None else [with_rate(chosen, rate) for rate in self.rates.values]
+
     def _begun(self, model: str, choices: Sequence[Chosen]) -> "Rated | None":
         for one in choices:
             if record := self._record(model, one, seed=None):
-                self._tell(model, f"{_rates_told(one)}, as in its records; no others are tried")
+                self.tell(model, f"{_rates_told(one)}, as in its records; no others are tried")
                 return Rated(one, tried=record["rates_tried"])
         return None
 
     def _try(self, model: str, chosen: Chosen, seconds: float) -> float:
         """The cost at the best validation of a run whose whole schedule is so short; infinity where it diverges."""
-        self._tell(model, f"trying {_rates_told(chosen)} for {seconds:g} s")
+        self.tell(model, f"trying {_rates_told(chosen)} for {seconds:g} s")
         short = chosen.changed(Budget(seconds).settings).seeded(_RATE_SEED)
         try:
             return _cost(self._run(short, self._place_of_rates(model) / digest_of(to_table(short))))
@@ -187,19 +218,26 @@ class LargeText:
         """The folder of the runs that try rates for a model."""
         return self.runs / "-".join((self.corpus.name, *model.split(), *self.budget.name.split(), "rates"))
 
-    def _forget_rates(self, model: str) -> None:
+    def forget_rates(self, model: str) -> None:
         """What was tried, unless another process is at it. Whoever comes later finds the rate in the records."""
+        if self.rates is None or self.keeps_runs:
+            return
         folder = self._place_of_rates(model)
         with suppress(FileNotFoundError), locked(folder, waits=False) as is_ours:
-            if is_ours and not self.keeps_runs:
+            if is_ours:
                 shutil.rmtree(folder, ignore_errors=True)
 
     # ---- trainings ---------------------------------------------------------------------------------------------------
 
+    def train(self, model: str, rated: "Rated", seed: int) -> None:
+        """Make the record of a seed, unless it is there by now."""
+        if not self._is_there(self._record(model, rated.chosen, seed)):
+            self._forget(self._collect_seed(model, rated, seed))
+
     def _collect_seed(self, model: str, rated: "Rated", seed: int) -> Path:
         """Train, test and write down; returns the folder of the run."""
         chosen = rated.chosen
-        self._tell(model, f"seed {seed}, {self.budget.told}")
+        self.tell(model, f"seed {seed}, {self.budget.told}")
         origin = provenance(device_of(chosen.experiment.device))  # now: the checkout may change before the end
         experiment = chosen.seeded(seed)
         run = self._run(experiment, self._place(model, experiment))
@@ -222,16 +260,16 @@ class LargeText:
         }
         told |= {split: scores_of(evaluation) for split, evaluation in scores.items()}
         if dropped := self.ledger.add([self._described(model) | told | origin]):
-            self._tell(model, f"its {dropped} records with other settings have given way")
+            self.tell(model, f"its {dropped} records with other settings have given way")
         return run.folder
 
-    def _collect_constant(self) -> None:
+    def collect_constant(self) -> None:
         """Words by their frequency, tested on the examples of the others."""
         experiment = self._chosen(CONSTANT).experiment
         settings = {"network.context": experiment.network.context, "training.mode": experiment.training.mode}
-        if self._is_there(self.ledger.find((self.corpus.name, CONSTANT, None), settings, 0)):
+        if self._is_there(self.ledger.find((self.corpus.name, CONSTANT, None), settings, 0), tells=True):
             return
-        self._tell(CONSTANT, "words by their frequency")
+        self.tell(CONSTANT, "words by their frequency")
         device, scores = device_of(experiment.device), {}
         origin = provenance(device)
         for split in ("valid", "test"):
@@ -252,7 +290,8 @@ class LargeText:
         words = (self.corpus.name, *model.split(), *self.budget.name.split(), digest_of(to_table(experiment)))
         return self.runs / "-".join(words)
 
-    def _tell(self, model: str, what: str) -> None:
+    def tell(self, model: str, what: str) -> None:
+        """Say something of a model."""
         self.collector.tell(f"table2, {self.corpus.name}: {model}, {what}")
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from zloss.heads.config import LOSSES
 from zloss.lab.configuration import dotted, to_table
-from zloss.lab.evaluation import Evaluation
+from zloss.lab.evaluation import require_score
 from zloss.lab.training import Experiment
 
 HEADS = ("dense", "factored", "gram")
@@ -90,7 +90,7 @@ def check_score(name: str) -> None:
     """Refuse what is no score of ranks."""
     if name == "perplexity":
         raise ValueError("to be trained side by side, training.score must be one of ranks, got 'perplexity'")
-    Evaluation.of_ranks(torch.ones(1, dtype=torch.long)).score(name)
+    require_score(name, is_likelihood=False)
 
 
 def _common(experiment: Experiment) -> dict[str, Any]:

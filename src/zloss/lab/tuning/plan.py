@@ -18,7 +18,7 @@ from zloss.heads.config import HEADS, LOSSES, check_name
 from zloss.lab.configuration import ConfigError, from_table, overridden, to_table
 from zloss.lab.corpora import Corpus
 from zloss.lab.durable import write_file
-from zloss.lab.evaluation import Evaluation
+from zloss.lab.evaluation import require_score
 from zloss.lab.experiments import build_table, parse_settings
 from zloss.lab.runs import RunError
 from zloss.lab.training import Experiment, device_of
@@ -99,8 +99,7 @@ class Plan:
             raise RunError(f"{corpus.folder} has no validation split, and trials are judged by nothing else")
         # One unit wide: enough to know what the head can tell.
         head = example.network.head.build(1, len(corpus.vocabulary), counts=torch.tensor(corpus.vocabulary.counts))
-        log_prob = torch.zeros(1) if head.is_likelihood else None
-        Evaluation.of_ranks(torch.ones(1, dtype=torch.long), log_prob=log_prob).score(self.score)
+        require_score(self.score, is_likelihood=head.is_likelihood)
 
     # ---- in its folder -----------------------------------------------------------------------------------------------
 
