@@ -9,7 +9,10 @@
     losses.py       figures 2 and 5: every loss with the settings that are best for each score
     parameters.py   figures 3 and 4: what a and b of the Z-loss do
     models.py       the models of table 2, by models.toml
-    large_texts.py  table 2: each of them on a large text, for a fixed time or until it stops improving
+    large_texts.py  table 2: each of them on a large text, for a fixed time, for some epochs or until it converges
+    at_once.py      the same with several trainings at a time
+    processes.py    jobs at the same time, each in a process of its own
+    display.py      what is shown of them
     commands.py     the command line
 
 Settings are chosen by the validation split. The test split is opened when that is done, for the numbers that are kept.
