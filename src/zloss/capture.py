@@ -160,10 +160,11 @@ class CapturedStep:
             self._warmed_up[kind] += 1
             return output
         self._forget_if_options_changed()
-        graph = self._graphs.get(kind)
-        if graph is None or graph.is_outdated:
-            graph = self._graphs[kind] = _Graph(self._step, inputs)
-        return graph.replay(inputs)
+        if kind in self._graphs and self._graphs[kind].is_outdated:
+            del self._graphs[kind]  # before the next one wants memory
+        if kind not in self._graphs:
+            self._graphs[kind] = _Graph(self._step, inputs)
+        return self._graphs[kind].replay(inputs)
 
     def _forget_if_options_changed(self) -> None:
         options = [
