@@ -23,6 +23,8 @@ class PretendedGraph:
     tensor in the place of another is not heard of.
     """
 
+    is_outdated = False
+
     def __init__(self, step: Callable[..., Tensor], inputs: Sequence[Tensor]) -> None:
         assert not inputs, "the step of a stack has none"
         self._is_new = True
