@@ -63,6 +63,7 @@ def test_a_multi_hot_matrix_is_no_matrix_of_indices() -> None:
         checked_targets(multi_hot, num_rows=2, num_classes=4, ignore_index=-100)
     for honest in (torch.tensor([[0, 1, -100, -100]]), torch.tensor([[3, 0, 1, 2]]), multi_hot[:0]):
         assert checked_targets(honest, len(honest), num_classes=4, ignore_index=-100).shape == honest.shape
+    assert checked_targets(multi_hot, 2, num_classes=4, ignore_index=0).counted.tolist() == [True, False], "padded by 0"
     assert checked_targets(multi_hot, 2, num_classes=5, ignore_index=-100).valid.all(), "four targets of five classes"
 
 

@@ -21,7 +21,7 @@ losses do, by `note_constants`.
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol
 
@@ -64,10 +64,10 @@ def note_captured(watched: Watched) -> None:
         _recording.watched.append(watched)
 
 
-def note_constants(read: Callable[[], Any]) -> None:
+def note_constants(read: Callable[[], Iterable[Any]]) -> None:
     """Have the step that is being captured, if one is, captured anew when this reads something else than now."""
     if _recording is not None:
-        _recording.constants.append((read, read()))
+        _recording.constants.append(_Constants(read))
 
 
 class Branch:
@@ -107,8 +107,23 @@ class _Recording:
 
     def __init__(self) -> None:
         self.watched: list[Watched] = []
-        self.constants: list[tuple[Callable[[], Any], Any]] = []  # and what they were
+        self.constants: list[_Constants] = []
         self.branches: list[Branch] = []
+
+
+class _Constants:
+    """Numbers of the host that are part of a graph."""
+
+    def __init__(self, read: Callable[[], Iterable[Any]]) -> None:
+        self._read = read
+        self._captured = self._now()
+
+    def have_changed(self) -> bool:
+        """Whether they are others than when the graph was captured."""
+        return self._now() != self._captured
+
+    def _now(self) -> list[Any]:
+        return [_as_captured(value) for value in self._read()]
 
 
 _recording: _Recording | None = None
@@ -201,7 +216,7 @@ class _Graph:
     @property
     def is_outdated(self) -> bool:
         """Whether numbers that are part of it have changed since."""
-        return any(read() != before for read, before in self._constants)
+        return any(constants.have_changed() for constants in self._constants)
 
     def replay(self, inputs: Sequence[Tensor]) -> Tensor:
         """Run the step on new inputs."""
@@ -223,7 +238,7 @@ def _device_of(inputs: Sequence[Tensor], optimizers: Sequence[Optimizer]) -> tor
 
 
 def _as_captured(option: Any) -> Any:
-    """What a graph has of an option: a number, which may be a tensor on the host that schedulers change in place."""
+    """What a graph has of an option: a number, which may be a tensor on the host that is changed in place."""
     if isinstance(option, Tensor):
         return option.tolist() if option.device.type == "cpu" else id(option)
     return tuple(option) if isinstance(option, list) else option

@@ -94,7 +94,7 @@ def checked_targets(target: Tensor | Targets, num_rows: int, num_classes: int, i
         raise ValueError(out_of_range_message(f"target {int(bad[0])}", num_classes))
     # As indices it would mean classes 0 and 1 over and over again, which nobody means.
     is_of_all_classes = target.dim() == 2 and len(target) > 0 and target.shape[1] == num_classes > 2
-    if is_of_all_classes and ((target == 0) | (target == 1)).all():
+    if is_of_all_classes and ignore_index not in (0, 1) and ((target == 0) | (target == 1)).all():
         raise ValueError(f"target must hold class indices, got zeros and ones for all classes; {_OF_MULTI_HOT}")
     return targets
 

@@ -230,6 +230,13 @@ def test_an_extreme_a_is_finite(row: str, a: float, kernel_device: torch.device)
         assert x.isfinite().all()
 
 
+@pytest.mark.parametrize("b", [0.0, 5e-324, -5e-324, 1e-310, 10])
+def test_a_small_b_is_a_number_like_others(b: float, kernel_device: torch.device) -> None:
+    """It goes to the kernel as an integer, and Triton has two kinds of these."""
+    stats, loss = random_stats((5,), torch.float64, kernel_device), zloss.ZLoss(a=0.5, b=b)
+    assert_close(by_kernel(loss, stats, None), by_definition(loss, stats, None))
+
+
 @pytest.mark.parametrize("row", FLAT)
 def test_a_row_without_spread_has_a_gradient_of_zero(row: str, kernel_device: torch.device) -> None:
     loss = zloss.ZLoss(a=0.7, b=1.5, reduction="none")

@@ -143,7 +143,8 @@ def _shape(target: Tensor) -> tuple[int, int]:
 def _bits(number: float) -> int:
     """Those of a float64, as an integer: Triton would take the number itself for a float32.
 
-    It takes a small integer for one of 32 bits, which is another kernel. Zero is such, minus zero is not.
+    It takes a small integer for one of 32 bits, which is another kernel. Zero is such, minus zero is not; nor is any
+    other number but the very smallest.
     """
     bits: int = struct.unpack("<q", struct.pack("<d", number or -0.0))[0]
     return bits
@@ -218,7 +219,7 @@ def _losses_and_slopes(
 
 @triton.jit
 def _number(bits):
-    return bits.to(tl.float64, bitcast=True)
+    return bits.to(tl.int64).to(tl.float64, bitcast=True)
 
 
 @triton.jit

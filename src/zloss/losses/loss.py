@@ -6,6 +6,7 @@ others only rank.
 """
 
 from abc import ABC, abstractmethod
+from numbers import Number
 from typing import Any
 
 import torch.nn.functional as F
@@ -16,13 +17,15 @@ from zloss.losses.reduction import Reduction, check_reduction, reduce_loss
 from zloss.stats import checked_logits
 from zloss.targets import IGNORE_INDEX, Targets, checked_targets
 
+_CONSTANTS = (Number, str, Tensor)  # numbers of NumPy too
+
 
 def note_hyper_parameters(loss: nn.Module) -> None:
     """A step that is captured has the numbers of a loss in its graph: let them change all the same."""
 
     def read() -> list[Any]:
         attributes = (value for module in loss.modules() for value in vars(module).values())
-        return [value for value in attributes if type(value) in (int, float, str)]
+        return [value for value in attributes if not isinstance(value, bool) and isinstance(value, _CONSTANTS)]
 
     note_constants(read)
 

@@ -65,6 +65,7 @@ def test_what_else_is_in_a_line_is_left_alone(tmp_path: Path) -> None:
         ("table2", {"model": "Z-loss net3"}, '"model" must be one of constant'),
         ("table2", {"budget": "large"}, '"budget" must be fixed, converged or a number of epochs'),
         ("table2", {"budget": "0 epochs"}, '"budget" must be fixed, converged or a number of epochs'),
+        ("table2", {"budget": "1 epochs"}, '"budget" must be fixed, converged or a number of epochs'),
         ("table2", {"budget": "fixed", "budget_s": None}, '"budget_s" must be a finite number'),
         ("table2", {"train_s": None}, '"train_s" must be a finite number'),
         ("table2", {"alone": "no"}, '"alone" must be true or false'),

@@ -310,6 +310,17 @@ def test_models_on_large_texts_move_to_the_right(tmp_path: Path) -> None:
     assert [point.trainings[0].budget for point in net1] == ["converged", "fixed", "9 epochs"]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "told"), [((100, 400), ["2 min", "5 min"]), ((150, 250), ["2.44 min", "4.27 min"])]
+)
+def test_times_are_told_however_few_they_are(seconds: tuple[float, float], told: list[str], tmp_path: Path) -> None:
+    lines = [line for line in made_up.models() if line["budget"] == "fixed"]
+    of_model = {model: seconds[number % 2] for number, model in enumerate(dict.fromkeys(one["model"] for one in lines))}
+    made_up.keep(tmp_path / "paper" / "table2.jsonl", [line | {"train_s": of_model[line["model"]]} for line in lines])
+    for panel in figures.FIGURES["table2"](Evidence.read(tmp_path)).axes:
+        assert [label.get_text() for label in panel.get_xticklabels()] == told
+
+
 def test_without_times_nothing_moves(tmp_path: Path) -> None:
     """A page is made all the same, of the constant model alone or of trainings that shared their device."""
     lines = list(made_up.models())

@@ -6,8 +6,11 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
+from _thread import interrupt_main
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,10 +21,12 @@ from rich.console import Console
 from tests.lab.command_line import zloss
 from tests.lab.corpora.test_preparing import wait_for_the_end_of
 from tests.lab.reproduction.small import MODEL, flags
+from zloss.lab.durable import locked
 from zloss.lab.evaluation import Evaluation
 from zloss.lab.records import Record, read_records
 from zloss.lab.reproduction import at_once, processes
 from zloss.lab.reproduction.display import TrainingBars
+from zloss.lab.reproduction.large_texts import _alone_in
 from zloss.lab.reproduction.processes import Done, Failed, Job, Outcome, Tell, run_at_once
 from zloss.lab.runs import Run
 from zloss.lab.training import Progress, Watcher
@@ -127,6 +132,19 @@ def test_what_gives_way_is_told_once(
     assert said.count("will give way") == 1
     assert said.index("will give way") < said.index("seed 0, for 1 epoch")
     assert len(read_records(tmp_path / "paper" / "table2.replaced.jsonl")) == 4
+
+
+def test_of_what_fails_nothing_is_told_twice(
+    table2: list[object], begun: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [*table2, "--epochs", 1, "--models", "Z-loss net1", "--seeds", 1, "--at-once", 2]
+    assert zloss(*asked, "--limit", 30) == 0
+    monkeypatch.setattr(at_once, "run_at_once", lambda jobs, **_: {job.name: Failed("no room") for job in jobs})
+    capsys.readouterr()
+    assert zloss(*asked, "--limit", 50) == 1
+    said, error = capsys.readouterr()
+    assert said.count("is of 30 test examples") == 1
+    assert "no record: table2, text, Z-loss net1, seed 0: no room" in error
 
 
 # ---- mistakes and faults ---------------------------------------------------------------------------------------------
@@ -268,6 +286,20 @@ def test_nobody_outlives_the_parent(tmp_path: Path) -> None:
         worker = int(process.stdout.readline())
         process.send_signal(signal.SIGKILL)
     wait_for_the_end_of(worker)
+
+
+@posix_only
+def test_who_waits_for_another_command_hears_that_it_is_to_stop(tmp_path: Path) -> None:
+    """Asked by its parent, a process gets no signal, which would end the wait for a lock."""
+    with ExitStack() as others:
+        others.enter_context(locked(tmp_path))
+        they_end = threading.Timer(5.0, others.close)
+        they_end.start()
+        threading.Timer(0.3, interrupt_main).start()
+        with pytest.raises(KeyboardInterrupt), _alone_in(tmp_path):
+            raise AssertionError("others are at it")
+        assert they_end.is_alive()
+        they_end.cancel()
 
 
 # ---- what is shown ---------------------------------------------------------------------------------------------------

@@ -347,7 +347,7 @@ def _label_times(axes: "Axes") -> None:
 
     axes.set_xscale("log")
     low, high = axes.get_xlim()
-    axes.xaxis.set_major_locator(FixedLocator([time for time in _TIMES if low <= time <= high]))
+    axes.xaxis.set_major_locator(FixedLocator([time for time in _TIMES if low <= time <= high] or [low, high]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: duration(seconds)))
     axes.xaxis.set_minor_locator(NullLocator())
 

@@ -420,7 +420,9 @@ def _expect(record: Record, name: str, number: int) -> None:
 
 def _budget(record: Record) -> str:
     budget: str = _value(record, "budget", str)
-    if budget not in (FIXED, CONVERGED) and not _EPOCHS.fullmatch(budget):
+    epochs = _EPOCHS.fullmatch(budget)
+    of_epochs = epochs_budget(int(epochs[1])) if epochs else None  # not "1 epochs", which would be a budget of its own
+    if budget not in (FIXED, CONVERGED, of_epochs):
         raise ValueError(
             f'"budget" must be {FIXED}, {CONVERGED} or a number of epochs, as in "2 epochs", got {budget!r}'
         )

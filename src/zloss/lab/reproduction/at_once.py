@@ -48,14 +48,16 @@ def _rated(text: LargeText, models: Sequence[str], run: Run) -> tuple[dict[str, 
 
 def _train(text: LargeText, models: Mapping[str, Rated], run: Run) -> list[str]:
     """Train the seeds that are missing; returns what could not be trained."""
-    jobs = [
-        Job(f"{model}, seed {seed}", partial(_train_elsewhere, text.heard_by(), model, rated, seed))
+    jobs = {
+        model: [
+            Job(f"{model}, seed {seed}", partial(_train_elsewhere, text.heard_by(), model, rated, seed))
+            for seed in text.missing(model, rated)
+        ]
         for model, rated in models.items()
-        for seed in text.missing(model, rated)
-    ]
-    outcomes = run(jobs)
-    for model, rated in models.items():
-        if not text.missing(model, rated):
+    }
+    outcomes = run([job for of_model in jobs.values() for job in of_model])
+    for model, of_model in jobs.items():
+        if all(isinstance(outcomes[job.name], Done) for job in of_model):
             text.forget_rates(model)
     return _faults(text, outcomes)
 

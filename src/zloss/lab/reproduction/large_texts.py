@@ -7,6 +7,7 @@ given several learning rates to try: each for a short while, and the one that va
 import gc
 import math
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from zloss.lab.training import DivergedError, Experiment, Watcher, batches_of, b
 from zloss.lab.tuning.trials import cost
 
 _RATE_SEED = 0
+_LOOK_EVERY_S = 0.2  # whether others are done
 _CONSTANT_LIKE = "Z-loss net1"  # whose examples the constant classifier is tested on
 
 
@@ -303,13 +305,14 @@ def _alone_in(folder: Path) -> Iterator[None]:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 found = folder.stat().st_ino
-                stack.enter_context(locked(folder))
+                is_ours = stack.enter_context(locked(folder, waits=False))
                 is_still_there = folder.stat().st_ino == found
             except FileNotFoundError:
                 continue
-            if is_still_there:
+            if is_ours and is_still_there:
                 yield
                 return
+        time.sleep(_LOOK_EVERY_S)  # not in the lock, where a process does not hear that it is to stop (`processes.py`)
 
 
 def _rates_told(chosen: Chosen) -> str:
