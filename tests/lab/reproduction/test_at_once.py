@@ -288,7 +288,16 @@ def test_nobody_outlives_the_parent(tmp_path: Path) -> None:
     wait_for_the_end_of(worker)
 
 
+@pytest.fixture
+def hears_ctrl_c() -> Iterator[None]:
+    """Also where tests run in the background of a shell, which has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @posix_only
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_who_waits_for_another_command_hears_that_it_is_to_stop(tmp_path: Path) -> None:
     """Asked by its parent, a process gets no signal, which would end the wait for a lock."""
     with ExitStack() as others:
