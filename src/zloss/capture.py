@@ -161,7 +161,7 @@ class CapturedStep:
     def __init__(self, step: Callable[..., Tensor], *, optimizers: Sequence[Optimizer] = ()) -> None:
         self._step, self._optimizers = step, list(optimizers)
         self._graphs: dict[Any, _Graph] = {}
-        self._options: Any = None
+        self._options: _Constants | None = None  # of all graphs; each has others of its own
         self._warmed_up: Counter[Any] = Counter()  # calls by the kind of their inputs
 
     def __call__(self, *inputs: Tensor) -> Tensor:
@@ -182,14 +182,14 @@ class CapturedStep:
         return self._graphs[kind].replay(inputs)
 
     def _forget_if_options_changed(self) -> None:
-        options = [
-            {name: _as_captured(value) for name, value in group.items() if name != "params"}
-            for optimizer in self._optimizers
-            for group in optimizer.param_groups
-        ]
-        if options != self._options:
+        if self._options is None or self._options.have_changed():
             self._graphs.clear()
-            self._options = options
+            self._options = _Constants(self._read_options)
+
+    def _read_options(self) -> Iterator[Any]:
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                yield from (value for name, value in group.items() if name != "params")
 
 
 class _Graph:

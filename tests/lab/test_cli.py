@@ -23,6 +23,8 @@ from zloss.lab.terminal import console
 SMALL = ["network.embedding=8", "network.hidden=[16]", "network.context=3", "network.head.b=2.0", "training.steps=40"]
 SMALL += ["training.output_lr=0.05", "training.validate_every=20", "training.batch_size=20", "training.log_every=10"]
 SETTINGS = [word for setting in SMALL for word in ("--set", setting)]
+SEARCH = ("--corpus", "CORPUS", "--space", "z_loss")
+NO_UTF_8 = os.fsdecode(b"\xff")  # as a name from Latin-1
 
 
 @pytest.fixture
@@ -108,6 +110,13 @@ def test_from_text_to_predictions(run: Path, tmp_path: Path, capsys: pytest.Capt
         (("plot", "RUN", "--to", "text.txt/curve.png"), "text.txt"),
         (("plot", "RUN", "--to", "curve.txt"), "a picture is .png, .svg, .pdf: name curve.txt so"),
         (("bench", "show", "NOWHERE.jsonl"), "error: NOWHERE.jsonl: No such file"),
+        (
+            ("train", f"new{NO_UTF_8}", "--corpus", "CORPUS"),
+            "error: the name new? is not UTF-8, as it must be here: choose",
+        ),
+        (("tune", "run", f"new{NO_UTF_8}", *SEARCH), "error: the name new? is not UTF-8"),
+        (("tune", "run", "new", *SEARCH, "--name", NO_UTF_8), "error: the name ? is not"),
+        (("predict", "RUN", f"the {NO_UTF_8}"), r"error: 'the \udcff' is not UTF-8 text"),
     ],
 )
 def test_mistakes_end_with_a_line_and_no_traceback(
@@ -344,9 +353,6 @@ def test_files_of_another_version(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert zloss(*command, "--no-check-counts") == 0
 
 
-NO_UTF_8 = os.fsdecode(b"\xff")  # as a name from Latin-1
-
-
 def test_names_of_files_need_not_be_utf_8(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text, corpus, picture = (tmp_path / f"{NO_UTF_8}{ending}" for ending in (".txt", "", ".png"))
     text.write_text(pets_text(400))
@@ -359,30 +365,6 @@ def test_names_of_files_need_not_be_utf_8(run: Path, tmp_path: Path, capsys: pyt
     assert picture.exists()
     assert zloss("tune", "best", tmp_path / NO_UTF_8) == 1
     assert "is not a study" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("train", f"new{NO_UTF_8}", "--corpus", "corpus"), "the name new? is not UTF-8, as it must be here: choose"),
-        (("tune", "run", f"new{NO_UTF_8}", "--corpus", "corpus", "--space", "z_loss"), "the name new? is not UTF-8"),
-        (("tune", "run", "new", "--corpus", "corpus", "--space", "z_loss", "--name", NO_UTF_8), "the name ? is not"),
-        (("predict", "runs/one", f"the {NO_UTF_8}"), r"'the \udcff' is not UTF-8 text"),
-    ],
-)
-def test_what_must_be_utf_8(
-    arguments: tuple[str, ...],
-    message: str,
-    run: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    before = sorted(tmp_path.rglob("*"))
-    monkeypatch.chdir(tmp_path)
-    assert zloss(*arguments) == 1
-    assert f"error: {message}" in capsys.readouterr().err
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_text_in_zst(tmp_path: Path) -> None:
