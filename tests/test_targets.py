@@ -56,17 +56,6 @@ def test_parsing_leaves_the_verdict_on_the_device(device: torch.device) -> None:
     assert targets.out_of_range.item() is True
 
 
-def test_a_multi_hot_matrix_is_no_matrix_of_indices() -> None:
-    """It would pass for one: all its values are classes."""
-    multi_hot = torch.tensor([[0, 1, 0, 1], [0, 0, 0, 0]])
-    with pytest.raises(ValueError, match="got zeros and ones for all classes; of a multi-hot matrix, give the classes"):
-        checked_targets(multi_hot, num_rows=2, num_classes=4, ignore_index=-100)
-    for honest in (torch.tensor([[0, 1, -100, -100]]), torch.tensor([[3, 0, 1, 2]]), multi_hot[:0]):
-        assert checked_targets(honest, len(honest), num_classes=4, ignore_index=-100).shape == honest.shape
-    assert checked_targets(multi_hot, 2, num_classes=4, ignore_index=0).counted.tolist() == [True, False], "padded by 0"
-    assert checked_targets(multi_hot, 2, num_classes=5, ignore_index=-100).valid.all(), "four targets of five classes"
-
-
 def test_no_rows_are_fine() -> None:
     targets = checked_targets(torch.zeros(0, dtype=torch.long), 0, CLASSES, IGNORE_INDEX)
     assert targets.index.shape == targets.valid.shape == (0, 1)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 IGNORE_INDEX = -100
-_OF_MULTI_HOT = "of a multi-hot matrix, give the classes of its ones, padded with ignore_index"
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,8 @@ def target_columns(target: Tensor, num_rows: int) -> Tensor:  # (B,) or (B, K) -
     if not isinstance(target, Tensor):
         raise ValueError(f"target must be a tensor of class indices, got {type(target).__name__}")
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
-        hint = f"; {_OF_MULTI_HOT}" if target.dim() == 2 else ""
+        is_matrix = target.dim() == 2
+        hint = "; of a multi-hot matrix, give the classes of its ones, padded with ignore_index" if is_matrix else ""
         raise ValueError(f"target must hold integer class indices, got dtype {target.dtype}{hint}")
     if target.dim() not in (1, 2) or target.shape[0] != num_rows:
         raise ValueError(
@@ -92,10 +92,6 @@ def checked_targets(target: Tensor | Targets, num_rows: int, num_classes: int, i
         wide = target.long()  # a narrow type would wrap the bounds
         bad = wide[(wide != ignore_index) & ((wide < 0) | (wide >= num_classes))]
         raise ValueError(out_of_range_message(f"target {int(bad[0])}", num_classes))
-    # As indices it would mean classes 0 and 1 over and over again, which nobody means.
-    is_of_all_classes = target.dim() == 2 and len(target) > 0 and target.shape[1] == num_classes > 2
-    if is_of_all_classes and ignore_index not in (0, 1) and ((target == 0) | (target == 1)).all():
-        raise ValueError(f"target must hold class indices, got zeros and ones for all classes; {_OF_MULTI_HOT}")
     return targets
 
 
