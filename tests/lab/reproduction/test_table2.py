@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,8 @@ def test_models_are_those_of_their_names(model: str, corpus: Path) -> None:
     assert preset_of(model) == network
     assert chosen.experiment.network.hidden[-1] == {"net1": 512, "net2": 1024}[network]
     training = chosen.experiment.training
-    assert training.score == ("top_100_error" if "top-100" in model else "top_1_error")
+    tuned_for = re.search(r"top-(\d+)", model)
+    assert training.score == f"top_{tuned_for[1] if tuned_for else 1}_error"
     assert (training.schedule, training.seconds, training.mode) == ("linear", 60.0, "sentence")
     assert chosen.settings["training.seconds"] == 60.0
     assert "training.seed" not in chosen.settings

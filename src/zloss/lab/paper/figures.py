@@ -39,7 +39,7 @@ _STYLE: Any = {
     "grid.color": "#e4e4e4",
     "svg.hashsalt": "zloss",  # the same records give the same file
 }
-BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = (
+BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK, PURPLE = (
     "#000000",
     "#E69F00",
     "#56B4E9",
@@ -47,6 +47,7 @@ BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = (
     "#0072B2",
     "#D55E00",
     "#CC79A7",
+    "#5E3C99",
 )
 _LOSS_LOOKS = {
     "z_loss": (RED, "o"),
@@ -64,6 +65,7 @@ _MODEL_LOOKS = {
     "sampled softmax net1": (GREEN, "^"),
     "adaptive softmax net1": (ORANGE, "v"),
     "Z-loss net1": (RED, "o"),
+    "Z-loss top-10 net1": (PURPLE, "X"),
     "Z-loss top-100 net1": (PINK, "P"),
     "Z-loss net2": (SKY, "D"),
 }

@@ -52,6 +52,7 @@ MODELS = (
     "sampled softmax net1",
     "adaptive softmax net1",
     "Z-loss net1",
+    "Z-loss top-10 net1",
     "Z-loss top-100 net1",
     "Z-loss net2",
 )
