@@ -1,6 +1,8 @@
 """A step as a CUDA graph: the same steps as without, whatever happens between replays."""
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -203,6 +205,50 @@ def test_a_changed_hyper_parameter_is_heeded(device: torch.device) -> None:
 
     # float32, and other kernels while a step is captured; with the old a the loss would be another by a tenth or more.
     assert losses(is_captured=True) == pytest.approx(losses(is_captured=False), rel=1e-4)
+
+
+def test_a_captured_step_goes_at_once(captured: list[torch.Size]) -> None:
+    """With the memory of its graphs, which nobody would miss on the host: a collection might come too late."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    step = zloss.CapturedStep(lambda x: x, optimizers=[optimizer])
+    take_steps(step, [(torch.ones(1),)] * 4)
+    assert captured == [(1,)]
+    kept = weakref.ref(step)
+    gc.disable()
+    try:
+        del step
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
+class Trainer:
+    """Has a captured step that is a method of its own: a cycle, which goes by garbage collection."""
+
+    def __init__(self, device: torch.device) -> None:
+        head = make_head(device)
+        optimizer = head.sgd(1.0)
+        self._take_step = training_step(head, optimizer)
+        self.step = zloss.CapturedStep(self._step, optimizers=[optimizer])
+
+    def _step(self, h: Tensor, target: Tensor) -> Tensor:
+        return self._take_step(h, target)
+
+
+def test_an_old_graph_does_not_go_during_a_capture(cuda: torch.device) -> None:
+    """To destroy one then is not permitted, and spoils the other."""
+    batches = [batch(number, cuda) for number in range(6)]
+    old, new = [Trainer(cuda)], Trainer(cuda)
+    take_steps(old[0].step, batches)
+
+    def step(h: Tensor, target: Tensor) -> Tensor:
+        if is_capturing():
+            old.clear()
+            assert not gc.isenabled()
+        return new.step(h, target)
+
+    take_steps(zloss.CapturedStep(step), batches)
+    assert gc.isenabled()
 
 
 def test_a_captured_step_in_another_is_part_of_it(captured: list[torch.Size]) -> None:

@@ -19,10 +19,12 @@ itself known by `note_captured` while the step is captured; and who has put numb
 losses do, by `note_constants`.
 """
 
+import gc
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -184,12 +186,7 @@ class CapturedStep:
     def _forget_if_options_changed(self) -> None:
         if self._options is None or self._options.have_changed():
             self._graphs.clear()
-            self._options = _Constants(self._read_options)
-
-    def _read_options(self) -> Iterator[Any]:
-        for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                yield from (value for name, value in group.items() if name != "params")
+            self._options = _Constants(partial(_options_of, self._optimizers))
 
 
 class _Graph:
@@ -202,7 +199,8 @@ class _Graph:
         recording = _recording = _Recording()
         try:
             # Where both want the device, the main line goes before the branches.
-            with _own_workspaces(), torch.cuda.graph(self._graph, stream=torch.cuda.Stream(priority=-1)):
+            main_line = torch.cuda.graph(self._graph, stream=torch.cuda.Stream(priority=-1))
+            with _own_workspaces(), _garbage_kept(), main_line:
                 try:
                     output = step(*self._inputs)
                 finally:  # or torch would complain of them instead
@@ -227,6 +225,12 @@ class _Graph:
         for watched in self._watched:
             watched.after_replay()
         return self._output
+
+
+def _options_of(optimizers: Sequence[Optimizer]) -> Iterator[Any]:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            yield from (value for name, value in group.items() if name != "params")
 
 
 def _device_of(inputs: Sequence[Tensor], optimizers: Sequence[Optimizer]) -> torch.device:
@@ -257,6 +261,18 @@ def _own_workspaces() -> Iterator[None]:
         yield
     finally:
         torch._C._cuda_clearCublasWorkspaces()
+
+
+@contextmanager
+def _garbage_kept() -> Iterator[None]:
+    """Collect no cycles. A captured step is part of one where an object has both, and a graph cannot go during a capture."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager
