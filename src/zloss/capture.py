@@ -265,7 +265,7 @@ def _own_workspaces() -> Iterator[None]:
 
 @contextmanager
 def _garbage_kept() -> Iterator[None]:
-    """Collect no cycles. A captured step is part of one where an object has both, and a graph cannot go during a capture."""
+    """Collect no cycles: an old graph may be part of one, as where a captured step is a method, and must not go now."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
