@@ -562,6 +562,56 @@ def test_linear_round_trip_is_exact(bias: bool, dtype: torch.dtype, device: torc
         assert torch.equal(back.bias, linear.bias)
 
 
+@pytest.mark.parametrize("assign", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_checkpoint_of_a_linear_loads(bias: bool, dtype: torch.dtype, assign: bool, device: torch.device) -> None:
+    """Of a model that had one where this layer is now."""
+    linear = nn.Linear(HIDDEN, CLASSES, bias=bias, dtype=dtype, device=device)
+    checkpoint = nn.Sequential(nn.Linear(3, HIDDEN, device=device), linear).state_dict()
+    layer = make_layer(device, bias=bias)
+    train(layer)
+    model = nn.Sequential(nn.Linear(3, HIDDEN, device=device), layer)
+    assert model.load_state_dict(checkpoint, assign=assign) == ([], [])
+    assert torch.equal(layer.weight(), linear.weight.double())
+    loaded_bias = layer.bias()
+    assert (loaded_bias is None) == (not bias)
+    assert loaded_bias is None or torch.equal(loaded_bias, linear.bias.double())
+    expected = zloss.FactoredLinear.from_linear(linear.double())
+    for each in (layer, expected):
+        torch.manual_seed(1)
+        train(each)
+    assert relative_error(layer.weight(), expected.weight()) < 1e-13
+
+
+def test_the_checkpoint_of_a_linear_loads_where_there_is_no_memory_yet() -> None:
+    linear = nn.Linear(HIDDEN, CLASSES, bias=False)
+    layer = zloss.FactoredLinear(HIDDEN, CLASSES, device="meta")
+    layer.load_state_dict(linear.state_dict(), assign=True)
+    assert torch.equal(layer.weight(), linear.weight)
+    train(layer)
+
+
+@pytest.mark.parametrize(
+    ("linear", "told"),
+    [
+        (
+            nn.Linear(HIDDEN, CLASSES + 1, bias=False),
+            rf"shape \({CLASSES + 1}, {HIDDEN}\) instead of \({CLASSES}, {HIDDEN}\)",
+        ),
+        (nn.Linear(HIDDEN, CLASSES), "it has a bias: build this layer with bias=True"),
+    ],
+)
+def test_the_checkpoint_of_another_linear_does_not_load(linear: nn.Linear, told: str, device: torch.device) -> None:
+    layer = make_layer(device)
+    train(layer)
+    before = layer.weight()
+    with pytest.raises(RuntimeError, match=told) as refused:
+        layer.load_state_dict(linear.state_dict())
+    assert "key" not in str(refused.value), "one reason is enough"
+    assert torch.equal(layer.weight(), before)
+
+
 @pytest.mark.parametrize("bias", [False, True])
 def test_trained_layer_exports_what_it_computes(bias: bool, device: torch.device) -> None:
     layer = make_layer(device, bias=bias)

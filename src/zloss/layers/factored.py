@@ -11,6 +11,7 @@ from zloss.layers.inputs import check_hidden, check_same_device, check_sizes
 from zloss.layers.prediction import Predicting
 from zloss.layers.ranking import LinearScores
 from zloss.layers.statistics import FactoredStatistics, KernelStatistics, Tape, with_bias_column
+from zloss.layers.update import Factors
 from zloss.layers.weight import FactoredWeight, Implementation
 from zloss.parallel import refuse_data_parallel
 from zloss.stats import SphericalStats
@@ -160,6 +161,33 @@ class FactoredLinear(Predicting, FactoredWeight):
             layer.V[:, -1].copy_(bias)
         layer.adopt_rows()
         return layer
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        super()._load_from_state_dict(self._in_factors(state_dict, prefix, errors=args[-1]), prefix, *args)
+
+    @torch.no_grad()
+    def _in_factors(self, state_dict: dict[str, Any], prefix: str, errors: list[str]) -> dict[str, Any]:
+        """A checkpoint that has an `nn.Linear` in place of this layer, with V and its factors instead."""
+        weight, bias = (state_dict.get(prefix + name) for name in ("weight", "bias"))
+        if weight is None or prefix + "V" in state_dict:
+            return state_dict
+        misfit = self._misfit(weight, bias)
+        if misfit is None:
+            V = weight if bias is None else torch.cat((weight, bias[:, None]), dim=1)
+            own = dict(zip(("V", *Factors._fields), (V, *self._plain_factors(V)), strict=True))
+        else:
+            errors.append(f"{prefix}weight is that of an nn.Linear, which is taken as W, but {misfit}")
+            own = self.state_dict()
+        others = {key: value for key, value in state_dict.items() if key not in (prefix + "weight", prefix + "bias")}
+        return others | {prefix + name: tensor for name, tensor in own.items()}
+
+    def _misfit(self, weight: Tensor, bias: Tensor | None) -> str | None:
+        """Why weights cannot be those of this layer."""
+        if weight.shape != (self.num_classes, self.in_features):
+            return f"it has shape {tuple(weight.shape)} instead of {(self.num_classes, self.in_features)}"
+        if (bias is not None) != self.has_bias:
+            return f"it has {'a' if bias is not None else 'no'} bias: build this layer with bias={bias is not None}"
+        return None
 
     def extra_repr(self) -> str:
         return (

@@ -148,7 +148,7 @@ class FactoredWeight(nn.Module):
     @torch.no_grad()
     def adopt_rows(self) -> None:
         """Take what V holds now as W: after you have written weights of your own to it."""
-        self._reset_factors()
+        self._set_factors(self._plain_factors(self.V))
         self._forget_history()
         self._own_weights()
 
@@ -416,22 +416,19 @@ class FactoredWeight(nn.Module):
             self.gram.copy_(self.U.T @ gram @ self.U)
         self._refresh_copies()
 
-    def _reset_factors(self, pivot: Tensor | None = None) -> None:
-        for factor in (self.U, self.U_inv):  # `nn.init.eye_` would ask torch's default device
-            factor.zero_().fill_diagonal_(1)
-        self.omega.zero_()
-        with exact_products(self.V.device.type):
-            wbar, gram = centred_moments(self.V, self.U.dtype, self.product_dtype, pivot=pivot)
-        self.wbar.copy_(wbar)
-        self.gram.copy_(gram)
-        self._refresh_copies()
+    def _plain_factors(self, V: Tensor, pivot: Tensor | None = None) -> Factors:
+        """With which V is W."""
+        with exact_products(V.device.type):
+            wbar, gram = centred_moments(V, self.U.dtype, self.product_dtype, pivot=pivot)
+        identity = torch.eye(len(wbar), dtype=wbar.dtype, device=wbar.device)
+        return Factors(identity, identity.clone(), torch.zeros_like(wbar), wbar, gram)
 
     def _refresh_copies(self) -> None:
         if self._fused is not None:
             self._fused.refresh_(self.factors())
 
     def _finish_refactor(self, tracked_gram: Tensor, tracked_mean: Tensor) -> None:
-        self._reset_factors(pivot=tracked_mean)
+        self._set_factors(self._plain_factors(self.V, pivot=tracked_mean))
         self._drift = (tracked_gram - self.gram).norm() / self.gram.norm().clamp_min(torch.finfo(self.gram.dtype).tiny)
         self.refactors += 1
         self._steps_since_refactor = 0
