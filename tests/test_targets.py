@@ -56,6 +56,14 @@ def test_parsing_leaves_the_verdict_on_the_device(device: torch.device) -> None:
     assert targets.out_of_range.item() is True
 
 
+def test_a_multi_hot_matrix_is_told_by_its_columns() -> None:
+    """Its zeros and ones would pass for classes. With few classes it cannot be told from targets that repeat."""
+    with pytest.raises(ValueError, match="as many columns as there are classes, 2000: of a multi-hot matrix"):
+        parse_targets(torch.eye(2, 2000, dtype=torch.long), 2, 2000, IGNORE_INDEX)
+    assert parse_targets(torch.eye(2, 1999, dtype=torch.long), 2, 2000, IGNORE_INDEX).shape == (2, 1999)
+    assert parse_targets(torch.eye(2, CLASSES, dtype=torch.long), 2, CLASSES, IGNORE_INDEX).shape == (2, CLASSES)
+
+
 def test_no_rows_are_fine() -> None:
     targets = checked_targets(torch.zeros(0, dtype=torch.long), 0, CLASSES, IGNORE_INDEX)
     assert targets.index.shape == targets.valid.shape == (0, 1)

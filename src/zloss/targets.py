@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 
 IGNORE_INDEX = -100
+# Of more classes than that nobody has as many targets as there are classes: such a matrix is multi-hot.
+_MOST_TARGETS = 1000
+_OF_MULTI_HOT = "of a multi-hot matrix, give the classes of its ones, padded with ignore_index"
 
 
 @dataclass(frozen=True)
@@ -55,25 +58,26 @@ def parse_targets(target: Tensor, num_rows: int, num_classes: int, ignore_index:
     tensor([[ True],
             [False]])
     """
-    index = target_columns(target, num_rows)
+    index = target_columns(target, num_rows, num_classes)
     valid = index != ignore_index
     index = torch.where(valid, index, 0)
     clamped = index.clamp(0, num_classes - 1)
     return Targets(index=clamped, valid=valid, out_of_range=(index != clamped).any())
 
 
-def target_columns(target: Tensor, num_rows: int) -> Tensor:  # (B,) or (B, K) -> (B, K) int64
+def target_columns(target: Tensor, num_rows: int, num_classes: int) -> Tensor:  # (B,) or (B, K) -> (B, K) int64
     """Check shape and dtype of `target`, and bring it into one of each."""
     if not isinstance(target, Tensor):
         raise ValueError(f"target must be a tensor of class indices, got {type(target).__name__}")
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
-        is_matrix = target.dim() == 2
-        hint = "; of a multi-hot matrix, give the classes of its ones, padded with ignore_index" if is_matrix else ""
+        hint = f"; {_OF_MULTI_HOT}" if target.dim() == 2 else ""
         raise ValueError(f"target must hold integer class indices, got dtype {target.dtype}{hint}")
     if target.dim() not in (1, 2) or target.shape[0] != num_rows:
         raise ValueError(
             f"target must have shape ({num_rows},) or ({num_rows}, K), one row per example, got {tuple(target.shape)}"
         )
+    if target.dim() == 2 and target.shape[1] == num_classes > _MOST_TARGETS:
+        raise ValueError(f"target has as many columns as there are classes, {num_classes}: {_OF_MULTI_HOT}")
     index = target.long() if target.dim() == 2 else target.long()[:, None]
     if index.shape[1] == 0:
         raise ValueError("target has no columns: give at least one per example, ignore_index where there is none")

@@ -107,7 +107,7 @@ class FactoredLinear(Predicting, FactoredWeight):
         tape = Tape(self)
         anchor = self._anchor(tape) if torch.is_grad_enabled() and self.V.requires_grad else None
         if self.uses_kernels:
-            columns = target_columns(target, len(h))
+            columns = target_columns(target, len(h), self.num_classes)
             scores, mean, scatter, valid = KernelStatistics.apply(h, anchor, columns, self.ignore_index, tape)  # type: ignore[no-untyped-call]
         else:
             parse = checked_targets if self.waits_for_device else parse_targets
