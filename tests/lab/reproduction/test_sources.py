@@ -15,11 +15,10 @@ from zloss.lab.paper.records import CURVES, LOSSES
 from zloss.lab.paper.scores import SCORES
 from zloss.lab.records import Record, read_records, write_records
 from zloss.lab.reproduction import collecting
-from zloss.lab.reproduction.ledger import DIGEST, Ledger
-from zloss.lab.reproduction.parameters import A, B
+from zloss.lab.reproduction.ledger import DIGEST
 from zloss.lab.reproduction.sources import Source, Sources
 from zloss.lab.reproduction.stacks import Trained
-from zloss.lab.reproduction.studies import SCORE, Searched
+from zloss.lab.reproduction.studies import Searched
 from zloss.lab.training import Experiment
 
 COMMITTED = Path(__file__).parents[3] / "benchmarks" / "paper"
@@ -28,7 +27,7 @@ OF_PROVENANCE = ("device", "versions", "commit")
 
 @pytest.fixture(scope="session")
 def ptb(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small text by the name of that of the committed records, which have no digest of its words."""
+    """A small text by the name of that of the committed records; of its words, those of seeds 0 to 2 have no digest."""
     folder = small_corpus(tmp_path_factory.mktemp("stand_in"))
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(manifest | {"name": "ptb"}))
@@ -59,22 +58,6 @@ def without_provenance(records: Path, name: str) -> list[Record]:
 
 
 # ---- the records that come with the sources --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "file", sorted(COMMITTED.rglob("figure?.jsonl")), ids=lambda file: f"{file.parent.name}-{file.stem}"
-)
-def test_every_committed_record_is_found_by_the_settings_it_gives(file: Path, ptb: Path, tmp_path: Path) -> None:
-    ledger = Ledger(file.parent, file.stem)
-    for record, result in ledger.entries():
-        loss, score = record.get("loss", "z_loss"), record.get("tuned_for", SCORE)
-        source = found(record["figure"], loss, [score], studies=tmp_path, records=file.parent, corpus=ptb)
-        chosen = source.best(score)
-        if record["figure"] == 3:
-            chosen = chosen.changed({A: record["a"], B: record["b"]})
-        assert chosen.experiment.network.head.loss == loss
-        assert ledger.find(result.choice, chosen.settings, result.seed, digest=chosen.digest) == record
-        assert "trials" not in record or source.trials(score) == record["trials"]
 
 
 @pytest.mark.parametrize("figure", [2, 3, 4, 5])
