@@ -1,5 +1,6 @@
 """What a step costs: operations that do not depend on the number of classes, and memory for one layer."""
 
+import copy
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,24 @@ def test_ranks_of_many_targets_share_their_products(device: torch.device) -> Non
 def test_targets_add_no_products() -> None:
     device = torch.device("cpu")
     assert flops_of_a_step(1_000, 10, 1, device) == flops_of_a_step(1_000, 10, 8, device)
+
+
+def test_padding_costs_nothing() -> None:
+    """On a CPU, where shapes may depend on values: not a row of V is fetched for it, wherever it stands."""
+    target = torch.full((4, 50), -100)
+    target[0, [3, 30, 49]], target[1, 0], target[3, 20:22] = torch.tensor([7, 9, 7]), 5, torch.tensor([1, 0])
+    layer, loss = zloss.FactoredLinear(HIDDEN, 1_000), zloss.ZLoss(a=0.1, b=10.0)
+    narrow, h = copy.deepcopy(layer), torch.randn(4, HIDDEN)
+    stats = layer(h, target)
+    assert stats.target.shape == target.shape
+    loss(stats).backward()
+    grad = layer.recorded_gradient()
+    assert grad is not None
+    assert grad.index.shape == (4, 3)
+    loss(narrow(h, torch.tensor([[7, 9, 7], [5, -100, -100], [-100, -100, -100], [1, 0, -100]]))).backward()
+    for each in (layer, narrow):
+        each.step_(20.0)
+    assert torch.equal(layer.weight(), narrow.weight())
 
 
 def test_on_a_gpu_targets_add_one_product_at_most(cuda: torch.device) -> None:

@@ -110,10 +110,7 @@ class FactoredLinear(Predicting, FactoredWeight):
             columns = target_columns(target, len(h), self.num_classes)
             scores, mean, scatter, valid = KernelStatistics.apply(h, anchor, columns, self.ignore_index, tape)  # type: ignore[no-untyped-call]
         else:
-            parse = checked_targets if self.waits_for_device else parse_targets
-            targets = parse(target, len(h), self.num_classes, self.ignore_index)
-            valid, rows = targets.valid, self.V.detach()[targets.index]
-            scores, mean, scatter = FactoredStatistics.apply(h, anchor, rows, targets, tape)  # type: ignore[no-untyped-call]
+            scores, mean, scatter, valid = self._torch_statistics(h, anchor, target, tape)
         return SphericalStats.from_moments(
             scores.reshape(target.shape),
             mean,
@@ -123,6 +120,20 @@ class FactoredLinear(Predicting, FactoredWeight):
             once_differentiable=True,
             ignore_index=self.ignore_index,
         )
+
+    def _torch_statistics(
+        self, h: Tensor, anchor: Tensor | None, target: Tensor, tape: Tape
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        parse = checked_targets if self.waits_for_device else parse_targets
+        targets = parse(target, len(h), self.num_classes, self.ignore_index)
+        # Where the shape may depend on values, padding costs nothing.
+        columns = targets.columns_in_use() if self.waits_for_device and targets.shape[1] > 1 else None
+        used = targets if columns is None else targets.take(columns)
+        rows = self.V.detach()[used.index]
+        scores, mean, scatter = FactoredStatistics.apply(h, anchor, rows, used, tape)  # type: ignore[no-untyped-call]
+        if columns is not None:
+            scores = scores.new_zeros(targets.shape).scatter(1, columns, scores)
+        return scores, mean, scatter, targets.valid
 
     def weight(self) -> Tensor:  # (C, H)
         """The weight matrix W, materialised: a new C x H tensor."""
