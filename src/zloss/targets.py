@@ -52,6 +52,10 @@ class Targets:
         """Some of them, by the numbers of their columns."""
         return replace(self, index=self.index.gather(1, columns), valid=self.valid.gather(1, columns))
 
+    def without_padding(self) -> "Targets":
+        """The same for whoever takes them by rows: as many columns as it takes. Waits for the device."""
+        return self if self.shape[1] == 1 else self.take(self.columns_in_use())
+
     def to_tensor(self, ignore_index: int) -> Tensor:  # (B,) or (B, K)
         """Plain class indices again, for whoever knows nothing of this class."""
         target = torch.where(self.valid, self.index, ignore_index)

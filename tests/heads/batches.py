@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import zloss
@@ -61,6 +62,7 @@ BATCHES: dict[str, Tensor] = {
     "as a column": spread(ROWS, 1),
     "three targets": spread(ROWS, 3),
     "ragged": ragged(),
+    "mostly padding": F.pad(ragged(), (4, 5), value=IGNORED),
     "all ignored": torch.full((ROWS,), IGNORED),
     "all of several ignored": torch.full((ROWS, 2), IGNORED),
     "no rows": spread(0),

@@ -82,7 +82,7 @@ class Doorkeeper:
     def _admit_now(self, h: Tensor, target: Tensor) -> Admitted:
         targets = checked_targets(target, len(h), self.num_classes, self.ignore_index)
         self._raise_first([False, not h.isfinite().all()])
-        return Admitted(h, targets, None)
+        return Admitted(h, targets.without_padding(), None)
 
     def _admit_later(self, h: Tensor, target: Tensor) -> Admitted:
         targets = parse_targets(target, len(h), self.num_classes, self.ignore_index)
