@@ -309,6 +309,17 @@ def test_a_broken_run_leaves_the_others_in_the_table(
         assert (tmp_path / "curves.png").exists() == is_drawn
 
 
+def test_a_folder_without_runs_is_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As where a name is mistyped: a comparison does not pass over it in silence."""
+    capsys.readouterr()
+    assert zloss("runs", run, tmp_path / "onne", "--json") == 1
+    out, error = capsys.readouterr()
+    assert [row["run"] for row in json.loads(out)] == [str(run)]
+    assert error == f"left out: there are no runs in {tmp_path / 'onne'}\n"
+    assert zloss("plot", run, tmp_path / "onne", "--to", tmp_path / "curves.png") == 1
+    assert (tmp_path / "curves.png").exists()
+
+
 def test_the_step_of_a_run_that_was_stopped(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It was saved after its last line of metrics."""
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)

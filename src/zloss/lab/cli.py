@@ -259,8 +259,8 @@ def list_runs(
     folders: Annotated[list[Path], typer.Argument(help="folders of runs, or folders full of them")],
     as_json: AsJson = False,
 ) -> None:
-    """A table of runs to compare, each at its best validation. One that cannot be read is named, with code 1."""
-    found, faults = _readable(find_runs(folders))
+    """A table of runs to compare, each at its best validation. What cannot be read is named, with code 1."""
+    found, faults = _readable(folders)
     rows = [row for _, row in found]
     if as_json:
         print(json.dumps(rows))
@@ -269,9 +269,10 @@ def list_runs(
     _leave_out(faults)
 
 
-def _readable(runs: list[Run]) -> tuple[list[tuple[Run, dict[str, Any]]], list[str]]:
+def _readable(folders: list[Path]) -> tuple[list[tuple[Run, dict[str, Any]]], list[str]]:
     """The runs that can be read, each with its row of the table, and what is wrong with the others."""
-    readable, faults = [], []
+    runs, without = find_runs(folders)
+    readable, faults = [], [f"there are no runs in {folder}" for folder in without]
     for run in runs:
         try:
             readable.append((run, run_row(run)))
@@ -296,8 +297,8 @@ def plot(
         str, typer.Option(help="top_K_error with K = 1, 5, 10, 20, 50, 100; mrr, mean_rank or perplexity")
     ] = "top_10_error",
 ) -> None:
-    """Validation curves of runs. One that cannot be read is named, with code 1."""
-    found, faults = _readable(find_runs(folders))
+    """Validation curves of runs. What cannot be read is named, with code 1."""
+    found, faults = _readable(folders)
     runs = [run for run, _ in found]
     left_out = plot_runs(runs, output, metric) if runs else []
     if runs:
@@ -309,8 +310,8 @@ def plot(
 
 @app.command()
 def demo(
-    folder: Annotated[Path, typer.Option(help="where everything goes")] = Path("demo"),
-    synthetic: Annotated[bool, typer.Option("--synthetic", help="a million made-up classes instead of text")] = False,
+    folder: Annotated[Path, typer.Option(help="where everything of the text goes")] = Path("demo"),
+    synthetic: Annotated[bool, typer.Option("--synthetic", help="a million made-up classes; no files")] = False,
 ) -> None:
     """Train on real text for a few minutes, compare with guessing, and predict."""
     if synthetic:
@@ -321,13 +322,17 @@ def demo(
 app.command()(report)  # in the order in which they are listed
 
 
-def find_runs(folders: list[Path]) -> list[Run]:
-    """The runs in these folders, or one level below them, each once."""
+def find_runs(folders: list[Path]) -> tuple[list[Run], list[Path]]:
+    """The runs in these folders, or one level below them, each once; and the folders that have none."""
     found: dict[Path, Run] = {}
+    without = []
     for folder in folders:
-        for place in (folder, *(sorted(folder.iterdir()) if folder.is_dir() else ())):
-            if (place / "config.json").is_file():
-                found.setdefault(place.resolve(), Run.open(place))
+        places = [folder, *(sorted(folder.iterdir()) if folder.is_dir() else ())]
+        runs = [Run.open(place) for place in places if (place / "config.json").is_file()]
+        for run in runs:
+            found.setdefault(run.folder.resolve(), run)
+        if not runs:
+            without.append(folder)
     if not found:
         raise RunError(f"no runs in {', '.join(map(str, folders))}")
-    return list(found.values())
+    return list(found.values()), without
