@@ -1,8 +1,10 @@
 """Every head by name: each pair with a loss builds and trains, or is refused with the reason; options arrive."""
 
 import copy
+import re
 import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -341,3 +343,12 @@ def test_none_leaves_an_option_to_its_default() -> None:
     config = zloss.HeadConfig.from_dict({"a": "none", "b": 3})
     assert config == zloss.HeadConfig(options={"a": None, "b": 3}) == zloss.HeadConfig(options={"b": 3})
     assert config.loss_options(10_000) == {"a": 0.1, "b": 3}
+
+
+def test_the_documentation_has_all_options() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "heads.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (`\w+` \(.*\)) \|$", text, re.MULTILINE)
+    documented = {name: re.findall(r"`(\w+)` \(", cell) for name, cell in rows}
+    of_heads = {name: list(kind.options) for name, kind in HEADS.items()}
+    of_losses = {name: list(kind.options) for name, kind in LOSSES.items() if kind.options}
+    assert documented == of_heads | of_losses

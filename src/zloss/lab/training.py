@@ -90,9 +90,9 @@ class TrainingConfig:
     schedule: Literal["plateau", "linear"] = "plateau"  # of the learning rates; the next three are for plateau
     lr_factor: float = 0.5  # of all learning rates, when the score has not improved
     patience: int = 0  # so many validations in a row before that
-    stop_after: int = 4  # lowerings in a row that brought nothing
+    stop_after: int = 4  # lowerings in a row without an improvement; the last is the end, and is not tried
     checkpoint_every: int = 1000  # steps
-    keep: int = 2  # checkpoints, beside the best
+    keep: int = 2  # newest checkpoints; the best stays too
     log_every: int = 100  # steps
     graph: bool = True  # on a GPU, replay the whole step as a CUDA graph wherever nothing in it waits for the device
     seed: int = 0

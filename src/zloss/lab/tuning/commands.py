@@ -42,12 +42,9 @@ tune = typer.Typer(
 
 Folder = Annotated[Path, typer.Argument(help="folder of the study")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for scripts")]
-Score = Annotated[
-    str | None,
-    typer.Option(
-        help="top_K_error with K = 1, 5, 10, 20, 50, 100; mrr, mean_rank or perplexity", show_default="its own"
-    ),
-]
+_SCORES_TOLD = "top_K_error with K = 1, 5, 10, 20, 50, 100; mrr, mean_rank or perplexity"
+Score = Annotated[str | None, typer.Option(help=_SCORES_TOLD, show_default="its own")]
+OneScore = Annotated[str | None, typer.Option("--score", help=_SCORES_TOLD, show_default="all")]
 
 
 @tune.command()
@@ -178,7 +175,7 @@ def best(
 
 
 @tune.command()
-def transfer(folder: Folder, score: Score = None, as_json: AsJson = False) -> None:
+def transfer(folder: Folder, score: OneScore = None, as_json: AsJson = False) -> None:
     """Whether early validations tell who wins in the end: of complete trials, so search with --no-prune for this."""
     found = transfers(TuningStudy.open(folder).trials(), [] if score is None else [_known(score)])
     if as_json:
