@@ -255,5 +255,5 @@ def test_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with pytest.raises(CorpusError, match=r"cannot download .*refused\. Without network: get ptb.train.txt.*--from"):
         prepare("ptb", tmp_path / "out")
-    with pytest.raises(CorpusError, match=r"cannot get fil8: no verified address .*--from FOLDER"):
+    with pytest.raises(CorpusError, match=r"cannot get fil8: no verified .* fil8 --to CORPUS --from FOLDER"):
         prepare("fil8", tmp_path / "out")
