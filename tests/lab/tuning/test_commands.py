@@ -133,7 +133,7 @@ def test_toml_values_are_read_back() -> None:
             "--keep-runs is for trials that are trained one by one",
         ),
         (("run", "CORPUS", "--corpus", "CORPUS", "--space", "SPACE"), "is not empty and not a study"),
-        (("run", "STUDY", "--corpus", "CORPUS", "--space", "SPACE", "--score", "mrr"), "a study with another score"),
+        (("run", "STUDY", "--corpus", "CORPUS", "--space", "SPACE", "--score", "mrr"), "a study that differs in score"),
         (("run", "STUDY", "--resume", "--score", "mrr"), "leave out --score"),
         (("run", "NOWHERE", "--resume"), "NOWHERE is not a study: there is no study.json in it"),
         (("show", "NOWHERE"), "is not a study"),

@@ -287,7 +287,7 @@ def test_another_study_in_the_folder(corpus: Path, tmp_path: Path) -> None:
     folder = tmp_path / "it"
     TuningStudy.begin(folder, tiny_plan(corpus))
     narrower = SPACE | {"search": {"training": SPACE["search"]["training"]}}
-    with pytest.raises(RunError, match="a study with another space: go on with it by --resume"):
+    with pytest.raises(RunError, match="a study that differs in space: go on with it by --resume"):
         TuningStudy.begin(folder, tiny_plan(corpus, space=narrower))
     with pytest.raises(RunError, match="another score and another seed"):
         TuningStudy.begin(folder, tiny_plan(corpus, score="mrr", seed=3))

@@ -163,8 +163,8 @@ def _require_same(was: Plan, plan: Plan, folder: Path) -> None:
     before, now = dataclasses.asdict(was), dataclasses.asdict(plan)
     if changed := [name for name in now if name != "trials" and before[name] != now[name]]:
         raise RunError(
-            f"{folder} is a study with another {' and another '.join(changed)}: go on with it by --resume, or choose "
-            "another folder"
+            f"{folder} is a study that differs in {', '.join(changed)}: go on with it by --resume, or choose another "
+            "folder"
         )
 
 
