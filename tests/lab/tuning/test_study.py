@@ -289,7 +289,7 @@ def test_another_study_in_the_folder(corpus: Path, tmp_path: Path) -> None:
     narrower = SPACE | {"search": {"training": SPACE["search"]["training"]}}
     with pytest.raises(RunError, match="a study that differs in space: go on with it by --resume"):
         TuningStudy.begin(folder, tiny_plan(corpus, space=narrower))
-    with pytest.raises(RunError, match="another score and another seed"):
+    with pytest.raises(RunError, match="differs in score, seed"):
         TuningStudy.begin(folder, tiny_plan(corpus, score="mrr", seed=3))
     assert Plan.read(folder) == tiny_plan(corpus)
     TuningStudy.begin(folder, tiny_plan(corpus, trials=7))
