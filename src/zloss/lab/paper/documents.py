@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from zloss.heads.config import SPHERICAL
+from zloss.lab.paper.claims import judged
 from zloss.lab.paper.evidence import Evidence, NotRunError
 from zloss.lab.paper.final_scores import all_scores_tables, equal_time_table, final_tables
 from zloss.lab.paper.loss_checks import NAMES
-from zloss.lab.paper.records import CURVES
 from zloss.lab.paper.results import (
     DIFFERENCES_NOTE,
     claims_table,
@@ -24,7 +24,7 @@ from zloss.lab.paper.tables import Table
 
 
 def _claims_markdown(evidence: Evidence) -> str:
-    return claims_table(evidence).to_markdown()
+    return claims_table(judged(evidence)).to_markdown()
 
 
 def _epochs_markdown(evidence: Evidence) -> str:
@@ -78,7 +78,7 @@ _DOCUMENT: dict[str, Callable[[Evidence], str]] = {
     "paper_losses_main": _main_markdown,
     "paper_losses_no_dropout": _no_dropout_markdown,
     "paper_sweep": lambda evidence: sweep_table(evidence).to_markdown(),
-    "paper_curves": lambda evidence: curves_table(evidence, CURVES).to_markdown(),
+    "paper_curves": lambda evidence: curves_table(evidence).to_markdown(),
     "paper_normalised": _losses_markdown(5),
     "paper_models": _models_markdown,
     "paper_models_scores": _models_scores_markdown,

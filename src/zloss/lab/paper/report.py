@@ -44,7 +44,7 @@ def build_report(evidence: Evidence) -> str:
         TITLE,
         _head(),
         summary(evidence, claims),
-        _claims(evidence),
+        _claims(claims),
         *topics,
         _methods(evidence),
         section("Slips of the paper", bullets(f"{where}: {what}" for where, what in SLIPS), name="slips"),
@@ -68,10 +68,10 @@ def _head() -> Html:
     )
 
 
-def _claims(evidence: Evidence) -> Html:
+def _claims(claims: list[Judged]) -> Html:
     return section(
         "Claims",
-        boxed(claims_table(evidence), css="prose claims"),
+        boxed(claims_table(claims), css="prose claims"),
         element("h3", "How verdicts are given"),
         bullets(RULES),
         name="claims",

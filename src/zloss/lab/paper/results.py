@@ -1,18 +1,18 @@
 """The tables of the report but for table 2, ours beside the paper's."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import combinations
 from statistics import fmean
 
 from zloss.lab.bench.model_suite import BATCHES, EPOCH_NGRAMS
-from zloss.lab.paper.claims import judged
+from zloss.lab.paper.claims import Judged
 from zloss.lab.paper.duels import ENOUGH_SEEDS, Outcome, duel
 from zloss.lab.paper.evidence import Evidence, NotRunError, bench_command, estimates, experiment_command
 from zloss.lab.paper.intervals import estimate
 from zloss.lab.paper.loss_checks import FIGURE5_SCORES, NAMES
 from zloss.lab.paper.parameter_checks import minimum
 from zloss.lab.paper.published import EPOCH_S, HARDWARE, epoch_ratio
-from zloss.lab.paper.records import LOSSES, Result
+from zloss.lab.paper.records import CURVES, LOSSES, Result
 from zloss.lab.paper.scores import ERRORS, SCORES, TIMES, is_error, label, shown_difference, shown_estimate
 from zloss.lab.paper.speed_checks import PLACES
 from zloss.lab.paper.tables import BEST, MISSING, Cell, Row, Table
@@ -32,8 +32,8 @@ def not_run(command: str) -> str:
 # ---- claims ----------------------------------------------------------------------------------------------------------
 
 
-def claims_table(evidence: Evidence) -> Table:
-    """All claims, with verdicts."""
+def claims_table(claims: Iterable[Judged]) -> Table:
+    """Claims, with verdicts."""
     rows = [
         (
             str(one.number),
@@ -43,7 +43,7 @@ def claims_table(evidence: Evidence) -> Table:
             one.claim.paper,
             one.finding.ours,
         )
-        for one in judged(evidence)
+        for one in claims
     ]
     return Table(("", "verdict", "the paper says", "where", "paper", "ours"), rows, words=6)
 
@@ -160,21 +160,18 @@ def seeds_of(results: Iterable[Result]) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
-def differences_table(evidence: Evidence, figure: int, loss: str = "z_loss") -> Table:
-    """This loss minus every other one, with Welch's interval."""
+def differences_table(evidence: Evidence, figure: int) -> Table:
+    """The Z-loss minus every other loss, with Welch's interval."""
     scores = FIGURE_SCORES[figure]
-    rivals = [other for other in losses_of(evidence, figure) if other != loss]
-    rows = [
-        [NAMES[other], *(_difference_cell(evidence, figure, loss, other, score) for score in scores)]
-        for other in rivals
-    ]
-    return Table((f"{NAMES[loss]} minus", *map(label, scores)), rows)
+    rivals = [other for other in losses_of(evidence, figure) if other != "z_loss"]
+    rows = [[NAMES[other], *(_difference_cell(evidence, figure, other, score) for score in scores)] for other in rivals]
+    return Table((f"{NAMES['z_loss']} minus", *map(label, scores)), rows)
 
 
-def _difference_cell(evidence: Evidence, figure: int, loss: str, other: str, score: str) -> Cell | str:
-    if not all(evidence.has_tuned(figure, name, score) for name in (loss, other)):
+def _difference_cell(evidence: Evidence, figure: int, other: str, score: str) -> Cell | str:
+    if not all(evidence.has_tuned(figure, name, score) for name in ("z_loss", other)):
         return NOT_RUN
-    clash = duel(evidence.tuned(figure, loss, score), evidence.tuned(figure, other, score), score)
+    clash = duel(evidence.tuned(figure, "z_loss", score), evidence.tuned(figure, other, score), score)
     kinds = {Outcome.WON: "won", Outcome.LOST: "lost", Outcome.EVEN: "even"}
     marks = f"{' ~' if clash.outcome is Outcome.EVEN else ''}{' *' if clash.needs_seeds else ''}"
     return Cell(f"{shown_difference(clash.difference, score)}{marks}", kinds.get(clash.outcome, ""))
@@ -229,12 +226,12 @@ def sweep_table(evidence: Evidence) -> Table:
     return Table(("a", *map(label, ERRORS), "seeds"), rows)
 
 
-def curves_table(evidence: Evidence, scores: Sequence[str]) -> Table:
+def curves_table(evidence: Evidence) -> Table:
     """Figure 4: the lowest validation errors of the four models; the best of a column is marked."""
-    trainings = {model: evidence.curves(model) for model in scores}
+    trainings = {model: evidence.curves(model) for model in CURVES}
     means = {
         score: {model: fmean(curve.best(score) for curve in curves) for model, curves in trainings.items()}
-        for score in scores
+        for score in CURVES
     }
     rows = []
     for model, curves in trainings.items():
@@ -243,7 +240,7 @@ def curves_table(evidence: Evidence, scores: Sequence[str]) -> Table:
                 shown_estimate(estimate([curve.best(score) for curve in curves]), score),
                 BEST if means[score][model] == min(means[score].values()) else "",
             )
-            for score in scores
+            for score in CURVES
         ]
         rows.append([label(model), f"{curves[0].a:g}", f"{curves[0].b:g}", *cells, str(len(curves))])
-    return Table(("tuned for", "a", "b", *map(label, scores), "seeds"), rows)
+    return Table(("tuned for", "a", "b", *map(label, CURVES), "seeds"), rows)

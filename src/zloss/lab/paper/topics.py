@@ -8,7 +8,7 @@ from zloss.lab.paper.evidence import Evidence, NotRunError
 from zloss.lab.paper.figures import FIGURES, picture
 from zloss.lab.paper.final_scores import all_scores_tables, final_tables, progress
 from zloss.lab.paper.page import Html, boxed, bullets, element, figure, paragraph, section
-from zloss.lab.paper.records import CURVES, FIGURE_B
+from zloss.lab.paper.records import FIGURE_B
 from zloss.lab.paper.results import (
     DIFFERENCES_NOTE,
     close_calls,
@@ -91,7 +91,7 @@ def _figure3(evidence: Evidence) -> Iterator[str]:
 
 
 def _figure4(evidence: Evidence) -> Iterator[str]:
-    table = curves_table(evidence, CURVES)
+    table = curves_table(evidence)
     caption = (
         "Validation errors by epoch, mean over seeds with 95 % bands. Beginnings are cut off. Each model has all "
         "settings of the trial that was best for its error: it is not a and b alone that differ."
