@@ -61,6 +61,8 @@ def test_outcomes_mind_which_direction_is_better() -> None:
     assert duel(low, [0.2, 0.3, 0.41], "mrr").outcome is Outcome.EVEN
     assert duel([0.3], [0.4], "top_1_error").outcome is Outcome.AHEAD
     assert duel([0.3], [0.4], "mrr").outcome is Outcome.BEHIND
+    for score in ("top_1_error", "mrr"):
+        assert duel([0.3], [0.3], score).outcome is Outcome.EVEN, "a tie is not worse"
 
 
 def test_close_calls_need_five_seeds() -> None:

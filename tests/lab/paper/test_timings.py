@@ -112,6 +112,26 @@ def test_growth_is_over_the_widest_range(tmp_path: Path) -> None:
     assert Timings.read(tmp_path).growth("hierarchical", "cuda") is None
 
 
+def test_growth_is_not_from_one_kind_of_targets_to_another(tmp_path: Path) -> None:
+    uniform = {10**4: 5.0, 10**6: 15.0}
+    lines = [
+        step("hierarchical softmax", time_ms, "cuda", classes=classes, targets="uniform")
+        for classes, time_ms in uniform.items()
+    ]
+    lines.append(step("hierarchical softmax", 6.0, "cuda", classes=10**6, targets="zipf"))
+    keep(tmp_path / "output.cuda.jsonl", lines)
+    growth = Timings.read(tmp_path).growth("hierarchical", "cuda")
+    assert growth is not None
+    assert growth.factor == pytest.approx(3.0)
+
+
+def test_runs_of_growth_are_among_those_that_count(tmp_path: Path) -> None:
+    few, many = step("factored", 1.0, "cuda", classes=10**4), step("factored", 1.1, "cuda", classes=10**7)
+    keep(tmp_path / "scaling.cuda.jsonl", [line | {"commit": "of scaling"} for line in (few, many)])
+    keep(tmp_path / "output.cuda.jsonl", [few, step("factored", 1.0, "cuda") | {"commit": "of output"}])
+    assert [record["commit"] for record in Timings.read(tmp_path).used()] == [few["commit"], "of scaling"]
+
+
 def test_the_paper_s_ratios_are_those_it_tells() -> None:
     """About 40 times and more than 4 times for the whole model; the others follow from table 1."""
     assert epoch_ratio("model", "softmax", "cuda") == pytest.approx(38.9, abs=0.1)

@@ -37,7 +37,7 @@ class Duel:
     @property
     def outcome(self) -> Outcome:
         """Whether the first is better."""
-        if self.difference.is_noise:
+        if self.difference.is_noise or self.difference.mean == 0:  # one seed can tie, and has no interval
             return Outcome.EVEN
         if self.difference.half_width is None:
             return Outcome.AHEAD if self.is_better else Outcome.BEHIND

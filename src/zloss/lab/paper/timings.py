@@ -7,6 +7,7 @@ median over turns, on a GPU the quotient of medians. Every loss is taken as it r
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -92,7 +93,11 @@ class Timings:
 
     def used(self) -> list[Record]:
         """A record of every run that counts."""
-        return [run[0] for device in DEVICES for part in PARTS if (run := self._run(part, device))]
+        runs = [self._run(part, device) for device in DEVICES for part in PARTS]
+        for device, loss in product(DEVICES, HEADS):
+            growth = self.growth(loss, device)
+            runs += [run for run in self._runs("scaling", device) if growth and _growth(run, loss) == growth]
+        return list({id(run): run[0] for run in runs if run}.values())
 
     def _run(self, part: Part, device: Device) -> Run:
         """The latest one that has the Z-loss."""
@@ -166,6 +171,12 @@ def _fastest(run: Run, part: Part, loss: str, classes: int = ONE_BILLION_WORD) -
 
 
 def _growth(run: Run, loss: str) -> Growth | None:
+    """With words as they occur, where two sizes have such steps: other targets would pass for other sizes."""
+    of_words = [record for record in run if record.get("targets") == "zipf"]
+    return _growth_of(of_words, loss) or _growth_of([record for record in run if record not in of_words], loss)
+
+
+def _growth_of(run: Run, loss: str) -> Growth | None:
     sizes = sorted({record["classes"] for record in run if record.get("name") in HEADS[loss]})
     times = {size: step["time_ms"] for size in sizes if (step := _fastest(run, "output", loss, size))}
     if len(times) < 2:
