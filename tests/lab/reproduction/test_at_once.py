@@ -68,6 +68,10 @@ def records(folder: Path) -> list[Record]:
     return sorted(told, key=lambda line: (line["model"], line["seed"]))
 
 
+def _runs(folder: Path) -> list[Run]:
+    return [Run.open(config.parent) for config in folder.glob("*/config.json")]
+
+
 # ---- records ---------------------------------------------------------------------------------------------------------
 
 
@@ -158,6 +162,7 @@ def test_of_what_fails_nothing_is_told_twice(
         (("--epochs", "1", "--set", "training.score=top_3_error"), 1, "unknown score: 'top_3_error'"),
         (("--epochs", "1", "--set", "training.score=perplexity"), 1, "no perplexity: the head ranks words"),
         (("--epochs", "1", "--set", "network.head.a=-1", "--models", "Z-loss net1"), 1, "a must be a finite number"),
+        (("--epochs", "1", "--set", "training.output_weight_decay=0.1"), 1, "weight_decay=0.1 would change every row"),
         (("--epochs", "1", "--device", "tpu", "--limit", "9"), 1, "there is no device 'tpu'"),
         (("--epochs", "1", "--at-once", "0"), 2, "--at-once"),
     ],
@@ -247,7 +252,7 @@ def test_after_ctrl_c_the_same_command_goes_on(
     assert said.count(": stopped\n") == 2
     assert "seed 2" not in said, "what was waiting is not begun"
     assert not (tmp_path / "paper" / "table2.jsonl").exists()
-    runs = {run.config["training"]["seed"]: run for run in map(Run.open, (tmp_path / "runs").iterdir())}
+    runs = {run.config["training"]["seed"]: run for run in _runs(tmp_path / "runs")}
     before = {seed: run.steps()[-1] for seed, run in runs.items()}
     assert sorted(before) == [0, 1], "both have saved"
 

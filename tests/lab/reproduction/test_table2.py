@@ -26,7 +26,7 @@ from zloss.lab.records import read_records
 from zloss.lab.reproduction import large_texts
 from zloss.lab.reproduction.models import DEFAULT_MODELS, Budget, chosen_model, preset_of, with_rate
 from zloss.lab.runs import Run
-from zloss.lab.training import Experiment, fit
+from zloss.lab.training import DivergedError, Experiment, fit
 
 NETWORKS = [model for model in MODELS if model != CONSTANT]
 
@@ -226,6 +226,23 @@ def test_an_interrupted_training_goes_on(
     assert len(results(tmp_path)["Z-loss net1"]) == 1
 
 
+@pytest.mark.parametrize(("begun", "resumed"), [(["--shared-device"], []), ([], ["--shared-device"])])
+def test_the_time_of_a_training_that_was_alone_for_a_while_does_not_count(
+    begun: list[str], resumed: list[str], table2: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [*table2, "--epochs", 1, "--seeds", 1, "--models", "Z-loss net1"]
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainedModel, "load", killed)
+        assert zloss(*asked, *begun) == 130
+    assert zloss(*asked, *resumed) == 0
+    assert [one.alone for one in results(tmp_path)["Z-loss net1"]] == [False]
+    assert not list((tmp_path / "runs").iterdir()), "nothing is left"
+
+
 # ---- learning rates --------------------------------------------------------------------------------------------------
 
 
@@ -284,11 +301,27 @@ def test_a_model_that_diverges_leaves_the_others_alone(
     asked = [*table2, "--budget", 0.2, "--seeds", 1, "--models", "H-softmax net1,Z-loss net1"]
     assert zloss(*asked, *flags("training.lr=1e30")) == 1
     error = capsys.readouterr().err
-    assert "no record: table2, text, H-softmax net1: step" in error
-    assert "no record: table2, text, Z-loss net1: step" in error
+    assert "no record: table2, text, H-softmax net1, seed 0: step" in error
+    assert "no record: table2, text, Z-loss net1, seed 0: step" in error
     assert zloss(*asked, "--rates", "1e30,1e35") == 1
     assert "Z-loss net1: it diverges with all learning rates" in capsys.readouterr().err
     assert not (tmp_path / "paper" / "table2.jsonl").exists()
+
+
+def test_a_seed_that_diverges_leaves_the_others_alone(
+    table2: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As with --at-once."""
+
+    def unlucky(experiment: Experiment, *more: Any, **options: Any) -> Run:
+        if experiment.training.seed == 0:
+            raise DivergedError("step 7: the loss is nan\nand more")
+        return fit(experiment, *more, **options)
+
+    monkeypatch.setattr(large_texts, "fit", unlucky)
+    assert zloss(*table2, "--budget", 0.1, "--seeds", 2, "--models", "Z-loss net1") == 1
+    assert "no record: table2, text, Z-loss net1, seed 0: step 7: the loss is nan\n" in capsys.readouterr().err
+    assert [one.seed for one in results(tmp_path)["Z-loss net1"]] == [1]
 
 
 @pytest.mark.parametrize(
@@ -309,9 +342,13 @@ def test_a_model_that_diverges_leaves_the_others_alone(
         (("--budget", "1", "--rates", "inf"), "--rates must be numbers above 0, separated by commas"),
         (("--budget", "1", "--rates", "1", "--try-for", "0"), "--try-for must be a finite number of seconds above 0"),
         (("--budget", "1", "--rates", "1", "--try-for", "-1"), "--try-for must be a finite number of seconds above 0"),
+        (("--budget", "1", "--set", "training.steps=4"), "training.steps is not to be set here: use --budget"),
         (("--budget", "1", "--set", "training.seconds=4"), "use --budget SECONDS, --epochs N or --converged"),
-        (("--converged", "--set", "training={schedule='linear'}"), "use --budget SECONDS, --epochs N or --converged"),
+        (("--budget", "1", "--set", "training={lr=2.0}"), "training is not to be set here: use --budget SECONDS"),
+        (("--converged", "--set", "training.schedule=linear"), "use --budget SECONDS, --epochs N or --converged"),
         (("--budget", "1", "--set", "training.lrr=1"), "did you mean 'lr'"),
+        (("--budget", "1", "--set", "lr=1"), "unknown key: 'lr'; did you mean 'training.lr'?"),
+        (("--budget", "1", "--set", "corpus=x"), "name the corpus by --corpus FOLDER"),
         (("--budget", "1", "--corpus", "NOWHERE"), "NOWHERE is no prepared corpus"),
     ],
 )
@@ -336,14 +373,17 @@ def test_all_records_make_a_report(
     studies: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    one_seed = ("--studies", studies, "--seeds", 1, *flags("training.steps=20"))
     for name in ("figure2", "figure5", "figure4"):
-        assert zloss("paper", name, "--studies", studies, "--seeds", 2) == 0
+        assert zloss("paper", name, *one_seed) == 0
     plain = ("--set", "network.dropout=0", "--records", "benchmarks/paper/no_dropout", "--scores", "mrr")
-    assert zloss("paper", "figure2", "--studies", studies, "--seeds", 2, *plain) == 0
-    assert zloss("paper", "figure3", "--studies", studies, "--seeds", 2, "--a", "0.1,1") == 0
-    assert zloss("paper", "table2", "--corpus", corpus, "--budget", 0.1, "--seeds", 2, *MODEL) == 0
-    settings = [*MODEL, *flags("training.validate_every=10", "training.stop_after=1")]
-    assert zloss("paper", "table2", "--corpus", corpus, "--converged", "--seeds", 2, *settings) == 0
+    assert zloss("paper", "figure2", *one_seed, *plain) == 0
+    assert zloss("paper", "figure3", *one_seed, "--a", "0.1,1") == 0
+    table2 = ("paper", "table2", "--corpus", corpus, "--seeds", 1, *MODEL)
+    compared = ("--models", "H-softmax net1,Z-loss net1,Z-loss net2")
+    assert zloss(*table2, "--budget", 0.1) == 0
+    converged = flags("training.validate_every=10", "training.stop_after=1")
+    assert zloss(*table2, "--converged", *compared, *converged) == 0
     capsys.readouterr()
     assert zloss("report", "--to", "report.html", "--figures", "figures") == 0
     assert len(list((tmp_path / "figures").iterdir())) == 6

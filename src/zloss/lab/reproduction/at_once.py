@@ -63,11 +63,7 @@ def _train(text: LargeText, models: Mapping[str, Rated], run: Run) -> list[str]:
 
 
 def _faults(text: LargeText, outcomes: Mapping[str, Outcome]) -> list[str]:
-    return [
-        f"table2, {text.corpus.name}, {name}: {outcome.why}"
-        for name, outcome in outcomes.items()
-        if isinstance(outcome, Failed)
-    ]
+    return [text.fault(name, outcome.why) for name, outcome in outcomes.items() if isinstance(outcome, Failed)]
 
 
 # ---- in another process ----------------------------------------------------------------------------------------------

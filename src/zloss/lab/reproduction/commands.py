@@ -14,10 +14,9 @@ from typing import Annotated, Any
 import typer
 
 from zloss.heads.config import check_name
-from zloss.lab.configuration import dotted, overridden
 from zloss.lab.display import training_bar
 from zloss.lab.durable import require_writable
-from zloss.lab.experiments import parse_settings
+from zloss.lab.experiments import DEFAULT_PRESET, build_table, parse_settings
 from zloss.lab.paper.evidence import bench_command
 from zloss.lab.paper.records import CURVES, LOSSES, MODELS
 from zloss.lab.paper.scores import SCORES
@@ -43,7 +42,8 @@ ALL_LOSSES = tuple(dict.fromkeys(loss for losses in LOSSES.values() for loss in 
 _LEAST_ROUNDS = 8  # of a search, which learns from one round for the next
 _TRIED_SHARE = 0.1  # of the budget, for each learning rate
 _BUDGETS = "--budget SECONDS, --epochs N or --converged"
-_OF_BUDGET = ("training.seconds", "training.epochs", "training.schedule")
+# The table of a training, too: as a whole it takes the place of all that is in it.
+_OF_BUDGET = ("training", "training.seconds", "training.epochs", "training.steps", "training.schedule")
 
 paper = typer.Typer(
     help="Run the experiments of the paper and keep their records, for `zloss report`. What is there is not run again.",
@@ -302,9 +302,9 @@ def table2(
             "what comes out in a fixed time depends on all that the device does: no --shared-device or --at-once then"
         )
     tried, changes = _rates(rates, try_for, budget), _changes(settings, None, device)
-    for key, _ in dotted(overridden({}, changes)):
+    for key in changes:
         if key in _OF_BUDGET:
-            raise RunError(f"{key} is not to be set here: use {_BUDGETS}")
+            raise RunError(f"{key} is not to be set here: use {_BUDGETS}, which it would undo")
 
     def collect(collector: Collector) -> list[str]:
         text = LargeText(
@@ -378,9 +378,11 @@ def _going_on() -> Iterator[None]:
 
 
 def _changes(settings: Sequence[str] | None, epochs: int | None, device: str | None) -> dict[str, Any]:
-    """What the user has set, by dotted keys."""
+    """What the user has set, by dotted keys; refused where it is not for an experiment to set."""
     named = {"training.epochs": epochs, "device": device}
-    return {key: value for key, value in named.items() if value is not None} | parse_settings(settings or [])
+    changes = {key: value for key, value in named.items() if value is not None} | parse_settings(settings or [])
+    build_table(DEFAULT_PRESET, [], changes)
+    return changes
 
 
 def _names(text: str | None, known: Sequence[str], what: str) -> list[str]:

@@ -36,6 +36,7 @@ from zloss.lab.tuning.trials import cost
 _RATE_SEED = 0
 _LOOK_EVERY_S = 0.2  # whether others are done
 _CONSTANT_LIKE = "Z-loss net1"  # whose examples the constant classifier is tested on
+_FAULTS = (DivergedError, torch.OutOfMemoryError)  # of one training, after which others go on
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,15 @@ class LargeText:
     def _require_trainable(self, experiment: Experiment) -> None:
         """Let a network without memory find what is wrong: else each of several processes would."""
         device_of(experiment.device)
-        network = build_network(experiment, self.corpus, torch.device("meta"))
-        require_score(experiment.training.score, is_likelihood=network.head.is_likelihood)
+        training, network = experiment.training, build_network(experiment, self.corpus, torch.device("meta"))
+        require_score(training.score, is_likelihood=network.head.is_likelihood)
+        network.optimizers(
+            training.optimizer,
+            lr=training.lr,
+            output_lr=training.output_lr,
+            weight_decay=training.weight_decay,
+            output_weight_decay=training.output_weight_decay,
+        )
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -129,12 +137,21 @@ class LargeText:
             return []
         try:
             rated = self.known_rate(model) or self.try_rates(model)
-            for seed in self.missing(model, rated):
+        except _FAULTS as error:
+            return [self.fault(model, str(error))]
+        faults = []
+        for seed in self.missing(model, rated):
+            try:
                 self.train(model, rated, seed)
+            except _FAULTS as error:
+                faults.append(self.fault(f"{model}, seed {seed}", str(error)))
+        if not faults:
             self.forget_rates(model)
-        except (DivergedError, torch.OutOfMemoryError) as error:
-            return [f"table2, {self.corpus.name}, {model}: {str(error).splitlines()[0]}"]
-        return []
+        return faults
+
+    def fault(self, what: str, why: str) -> str:
+        """What could not be trained, in a line."""
+        return f"table2, {self.corpus.name}, {what}: {why.partition(chr(10))[0]}"
 
     def _record(self, model: str, chosen: Chosen, seed: int | None) -> Record | None:
         return self.ledger.find(self._choice(model), chosen.settings, seed, digest=chosen.digest)
@@ -165,6 +182,7 @@ class LargeText:
         """What has its record."""
         if not self.keeps_runs:
             shutil.rmtree(run, ignore_errors=True)
+            _sharing_mark(run).unlink(missing_ok=True)
 
     def _warn(self, model: str, choices: Sequence[Chosen]) -> None:
         """Say which records will give way, whichever of these is taken."""
@@ -242,7 +260,11 @@ class LargeText:
         self.tell(model, f"seed {seed}, {self.budget.told}")
         origin = provenance(device_of(chosen.experiment.device))  # now: the checkout may change before the end
         experiment = chosen.seeded(seed)
-        run = self._run(experiment, self._place(model, experiment))
+        place = self._place(model, experiment)
+        if not self.is_alone:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            _sharing_mark(place).touch()
+        run = self._run(experiment, place)
         trained = TrainedModel.load(run.folder)
         scores = {split: trained.evaluate(split, limit=self.sample)["this run"] for split in ("valid", "test")}
         head = trained.experiment.network.head
@@ -253,7 +275,7 @@ class LargeText:
             "budget": self.budget.name,
             "budget_s": self.budget.seconds,
             "train_s": run.state()["seconds"],
-            "alone": self.is_alone,
+            "alone": not _sharing_mark(place).exists(),
             "epochs": run.metrics()[-1]["epoch"],
             "rates_tried": list(rated.tried),
             "seed": seed,
@@ -313,6 +335,11 @@ def _alone_in(folder: Path) -> Iterator[None]:
                 yield
                 return
         time.sleep(_LOOK_EVERY_S)  # not in the lock, where a process does not hear that it is to stop (`processes.py`)
+
+
+def _sharing_mark(run: Path) -> Path:
+    """A file beside a run that has shared its device: stopped and resumed alone, its time says nothing still."""
+    return run.with_name(f"{run.name}.shared")
 
 
 def _rates_told(chosen: Chosen) -> str:

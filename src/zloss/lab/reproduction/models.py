@@ -8,7 +8,7 @@ from importlib import resources
 from typing import Any
 
 from zloss.heads.config import check_name
-from zloss.lab.configuration import differing, dotted, from_table, overridden, to_table
+from zloss.lab.configuration import dotted, from_table, overridden
 from zloss.lab.corpora import Corpus
 from zloss.lab.experiments import build_table
 from zloss.lab.paper.records import CONSTANT, CONVERGED, FIXED, MODELS, epochs_budget
@@ -70,18 +70,10 @@ def chosen_model(model: str, corpus: Corpus, budget: Budget, changes: Mapping[st
     preset, table = preset_of(model), {key: value for key, value in _tables()[model].items() if key != "preset"}
     has_sentences = corpus.boundary is not None and corpus.padding is not None
     settings = {"training.mode": "sentence" if has_sentences else "running", **budget.settings}
-
-    def with_changes(changes: Mapping[str, Any]) -> Experiment:
-        built = build_table(preset, [_tables()["every"], table], {"training.epochs": None, **settings, **changes})
-        return from_table(Experiment, {**built, "corpus": str(corpus.folder.resolve())})
-
+    built = build_table(preset, [_tables()["every"], table], {"training.epochs": None, **settings})
+    experiment = from_table(Experiment, {**built, "corpus": str(corpus.folder.resolve())})
     told = (_tables()["every"], table, overridden({}, settings))
-    experiment = with_changes(changes)
-    keys = [
-        *(key for part in told for key, _ in dotted(part)),
-        *differing(to_table(with_changes({})), to_table(experiment)),
-    ]
-    return Chosen.of(experiment, keys)
+    return Chosen.of(experiment, [key for part in told for key, _ in dotted(part)]).changed(changes)
 
 
 def with_rate(chosen: Chosen, rate: float) -> Chosen:
