@@ -223,6 +223,14 @@ def test_a_and_b_are_compared_over_the_same_factors(tmp_path: Path) -> None:
     assert f"b {MINUS} a: top-1 {MINUS}0.75 ±" in found[0].ours
 
 
+def test_what_is_found_does_not_depend_on_the_order_of_records(tmp_path: Path, evidence: Evidence) -> None:
+    """In which seeds were trained: what a seed moves is told by its own records."""
+    lines = sorted(made_up.sweep(), key=lambda line: line["seed"] if line["a"] == 0.05 else -line["seed"])
+    shuffled = with_records(tmp_path, "figure3", lines)
+    for says in ("a matters more than b", "minima at different a"):
+        assert finding(shuffled, says).finding == finding(evidence, says).finding
+
+
 def test_what_a_moves_within_noise_of_b_does_not_count(tmp_path: Path) -> None:
     lines = []
     for line in made_up.sweep():

@@ -130,6 +130,19 @@ def test_a_figure_is_of_one_text(folder: Path, tmp_path: Path, name: str) -> Non
         PaperRecords.read(tmp_path / "wikitext")
 
 
+def test_a_sweep_is_of_a_and_b_alone(tmp_path: Path) -> None:
+    """What only some of its points name may be what the others have anyway."""
+    lines = list(made_up.sweep())
+    for key, value in (("network.head.a", 7.0), ("network.context", 6)):
+        lines[-1] = lines[-1] | {"settings": lines[-1]["settings"] | {key: value}, "seed": 9, "b": 56.0}
+        made_up.keep(tmp_path / "figure3.jsonl", lines)
+        assert len(PaperRecords.read(tmp_path).figure3) == len(lines)
+    lines[-1]["settings"]["training.lr"] = 0.1
+    made_up.keep(tmp_path / "figure3.jsonl", lines)
+    with pytest.raises(ValueError, match=r"figure3 has points that differ in training\.lr, not in a and b alone"):
+        PaperRecords.read(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("budget", "change", "told"),
     [

@@ -1,6 +1,7 @@
 """Figures 2 to 5 by the command line: from studies to records, and on from where it was left."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.lab.reproduction.small import flags
 from zloss.lab.evaluation import Evaluation
 from zloss.lab.paper.records import CURVES, PaperRecords
 from zloss.lab.paper.scores import SCORES
-from zloss.lab.records import read_records
+from zloss.lab.records import read_records, write_records
 from zloss.lab.reproduction import collecting
 from zloss.lab.reproduction.stacks import train_stack
 from zloss.lab.reproduction.studies import Searched
@@ -37,6 +38,10 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> list[list[Experiment]]:
 
 def lines(records: Path, name: str) -> list[Any]:
     return read_records(records / f"{name}.jsonl")
+
+
+def without_origin(records: list[Any]) -> list[Any]:
+    return [{key: value for key, value in record.items() if key != "commit"} for record in records]
 
 
 def test_losses_are_tested_with_what_is_best_for_each_score(
@@ -148,6 +153,20 @@ def test_figure_5_takes_over_what_figure_2_has(studies: Path, tmp_path: Path, st
     assert [line | {"figure": 2} for line in five[:2]] == two
 
 
+def test_what_gives_way_to_the_records_of_another_figure_is_told_once(
+    studies: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("--studies", studies, "--records", tmp_path, "--seeds", 1, "--scores", "mrr")
+    assert zloss("paper", "figure5", *asked, "--losses", "softmax,z_softmax") == 0
+    other = flags("training.steps=20")
+    assert zloss("paper", "figure2", *asked, "--losses", "softmax", *other) == 0
+    capsys.readouterr()
+    assert zloss("paper", "figure5", *asked, "--losses", "softmax,z_softmax", *other) == 0
+    said = capsys.readouterr().out
+    for loss in ("softmax", "z_softmax"):
+        assert len(re.findall(rf"will give way to new ones \([^)]*\b{loss}, mrr", said)) == 1
+
+
 def test_the_sweep_of_a_and_other_b_where_it_is_best(
     studies: Path, tmp_path: Path, stacks: list[list[Experiment]]
 ) -> None:
@@ -172,6 +191,42 @@ def test_the_sweep_of_a_and_other_b_where_it_is_best(
     assert zloss(*asked[:-1], "0.1", *flags("training.steps=20")) == 0
     kept = PaperRecords.read(tmp_path).figure3
     assert {(point.a, point.b) for point in kept} == {(0.1, 28.0), (0.1, 14.0), (0.1, 56.0)}, "no mix of settings"
+
+
+def test_a_sweep_that_cannot_be_made_anew_stays_as_it_is(
+    studies: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other settings, with which nothing can be trained or all diverges: nothing has to give way to nothing."""
+    asked = ("paper", "figure3", "--studies", studies, "--records", tmp_path, "--seeds", 1, "--a", "0.1,0.5")
+    assert zloss(*asked) == 0
+    before = lines(tmp_path, "figure3")
+    for settings in (("training.steps=20", "device=cuda:99"), ("training.lr=1e30",)):
+        assert zloss(*asked[:-1], "0.1", *flags(*settings)) == 1
+        assert lines(tmp_path, "figure3") == before
+        assert "will give way" in capsys.readouterr().out
+
+
+def test_a_sweep_is_of_one_preset(studies: Path, tmp_path: Path) -> None:
+    """Points that were made before it changed go, whether they are asked for now or not."""
+    asked = ("paper", "figure3", "--studies", studies, "--records", tmp_path, "--seeds", 1)
+    assert zloss(*asked, "--a", "0.1,0.5") == 0
+    write_records(tmp_path / "figure3.jsonl", [line | {"digest": "old"} for line in lines(tmp_path, "figure3")])
+    assert zloss(*asked, "--a", "0.1") == 0
+    assert {(line["a"], line["b"]) for line in lines(tmp_path, "figure3")} == {(0.1, 28), (0.1, 14), (0.1, 56)}
+    assert "old" not in {line["digest"] for line in lines(tmp_path, "figure3")}
+
+
+def test_other_b_that_give_way_are_told(studies: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The best a has moved, and other b are of interest there."""
+    asked = ("paper", "figure3", "--studies", studies, "--records", tmp_path, "--seeds", 1, "--a", "0.1,0.5")
+    assert zloss(*asked) == 0
+    points = lines(tmp_path, "figure3")
+    moved = [line | {"a": 0.05} if line["b"] != 28 else line for line in points]
+    write_records(tmp_path / "figure3.jsonl", moved)
+    capsys.readouterr()
+    assert zloss(*asked) == 0
+    assert re.search(r"figure3: 2 records .* have given way; they are kept in", capsys.readouterr().out)
+    assert without_origin(lines(tmp_path, "figure3")) == without_origin(points)
 
 
 def test_curves_of_what_is_best_for_four_errors(studies: Path, tmp_path: Path, opened: list[str]) -> None:
@@ -218,6 +273,8 @@ def test_one_that_diverges_has_no_record(studies: Path, tmp_path: Path, capsys: 
         (("figure5", "--studies", "STUDIES", "--scores", "mmr"), "unknown score: 'mmr'; did you mean 'mrr'?"),
         (("figure4", "--studies", "STUDIES", "--corpus", "NOWHERE"), "NOWHERE is no prepared corpus"),
         (("figure4", "--studies", "STUDIES", "--set", "training.lrr=1"), "did you mean 'lr'"),
+        (("figure4", "--studies", "STUDIES", "--set", "lr=1"), "unknown key: 'lr'; did you mean 'training.lr'?"),
+        (("figure4", "--studies", "STUDIES", "--set", "corpus=CORPUS"), "name the corpus by --corpus FOLDER"),
         (("figure4", "--studies", "STUDIES", "--device", "cuda:99"), "device 'cuda:99' is not here"),
         (("figure3", "--studies", "STUDIES", "--a", "0.1,none"), "--a must be numbers above 0, separated by commas"),
         (("figure3", "--studies", "STUDIES", "--b", "nan"), "--b must be numbers above 0, separated by commas"),

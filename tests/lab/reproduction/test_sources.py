@@ -27,7 +27,7 @@ OF_PROVENANCE = ("device", "versions", "commit")
 
 @pytest.fixture(scope="session")
 def ptb(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small text by the name of that of the committed records; of its words, those of seeds 0 to 2 have no digest."""
+    """A small text by the name of that of the committed records, most of which have no digest of its words."""
     folder = small_corpus(tmp_path_factory.mktemp("stand_in"))
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(manifest | {"name": "ptb"}))
@@ -62,7 +62,7 @@ def without_provenance(records: Path, name: str) -> list[Record]:
 
 @pytest.mark.parametrize("figure", [2, 3, 4, 5])
 def test_only_the_missing_seed_is_trained(figure: int, ptb: Path, tmp_path: Path, begun: list[Experiment]) -> None:
-    there = read_records(COMMITTED / f"figure{figure}.jsonl")
+    there = [record for record in read_records(COMMITTED / f"figure{figure}.jsonl") if DIGEST not in record]
     missing = [record for record in there if record["seed"] == 1]
     write_records(tmp_path / f"figure{figure}.jsonl", [record for record in there if record["seed"] != 1])
     asked = ("--studies", tmp_path / "none", "--records", tmp_path, "--corpus", ptb, "--seeds", 3)

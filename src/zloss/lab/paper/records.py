@@ -25,14 +25,14 @@ is in an object or among its scores is left alone. Beside that, in
 Settings were chosen on the validation split, before these trainings; a line is one of the seeds of the choice. Seeds of
 one choice have the same settings, and a seed is there once.
 
-What is compared must be comparable: a figure is of one text, and table 2 has one device, one time and as many examples
-in "test" for all models of a text and budget. A file need not be so while it is being made anew, choice by choice;
-`PaperRecords` wants it.
+What is compared must be comparable: a figure is of one text, the points of figure 3 differ in a and b alone, and table
+2 has one device, one time and as many examples in "test" for all models of a text and budget. A file need not be so
+while it is being made anew, choice by choice; `PaperRecords` wants it.
 """
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -61,6 +61,7 @@ SOFTMAXES = tuple(model for model in MODELS if "softmax" in model)
 FIXED, CONVERGED = "fixed", "converged"  # budgets of table 2; `epochs_budget` names the others
 PENN_TREEBANK = "ptb"  # the text of the figures, where their settings name none
 FIGURE_B = 28.0
+SWEPT = ("network.head.a", "network.head.b")  # what the points of figure 3 differ in
 CURVES = tuple(map(top, (1, 5, 10, 50)))  # the panels of figure 4
 # What a training comes to does not depend on these. Early records have them among their settings.
 LOOKS = ("training.log_every", "training.checkpoint_every", "training.keep", "training.graph")
@@ -188,6 +189,7 @@ class PaperRecords:
     def __post_init__(self) -> None:
         for name in ("figure2", "figure3", "figure4", "figure5"):
             _check_one_text(name, getattr(self, name))
+        _check_one_sweep(self.figure3)
         _check_epochs(self.figure4)
         _check_equal_conditions(self.table2)
         _check_equal_tests(self.table2)
@@ -248,7 +250,8 @@ def _checked(place: str, records: Iterable[Record], parse: Callable[[Record], An
             _check_seed(result, seen.setdefault(result.choice, {}))
         except ValueError as error:
             raise ValueError(f"{place}, line {number}: {error}") from error
-    return tuple(result for seeds in seen.values() for result in seeds.values())
+    # By seed, not as they came in: what is read off them must not depend on who was trained first.
+    return tuple(seeds[seed] for seeds in seen.values() for seed in sorted(seeds))
 
 
 def _check_seed(result: AnyResult, others: dict[int, AnyResult]) -> None:
@@ -270,6 +273,21 @@ def _check_one_text(name: str, results: Iterable[Result]) -> None:
             f"{name} has results on several texts, {', '.join(texts)}, which cannot be compared: "
             "keep those of one text, and those of another in a folder of their own"
         )
+
+
+def _check_one_sweep(points: Sequence[SweepPoint]) -> None:
+    """While it is made anew with other settings, what they do would pass for the effect of a and b.
+
+    What one point does not name may well have the same value, that of a preset.
+    """
+    for point in points[1:]:
+        first, own = points[0].settings, point.settings
+        others = [key for key in own if own[key] != first.get(key, own[key]) and key not in (*SWEPT, "corpus")]
+        if others:
+            raise ValueError(
+                f"figure3 has points that differ in {', '.join(others)}, not in a and b alone, which cannot be "
+                "compared: run `zloss paper figure3` to its end"
+            )
 
 
 def _check_epochs(curves: Iterable[TrainingCurve]) -> None:

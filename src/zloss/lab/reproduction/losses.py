@@ -46,6 +46,6 @@ def _borrow(figure: int, wanted: Sequence[Wanted], collector: Collector) -> None
     """Take over from the other figure what it has of the same losses, settings and seeds."""
     own, other = (collector.ledger(f"figure{number}") for number in (figure, _OTHER[figure]))
     missing = [one for one in wanted if not one.found_in(own)]
-    if taken := [record | {"figure": figure} for one in missing if (record := one.found_in(other))]:
-        collector.warn(own, missing)
-        own.add(taken)
+    if taken := [(one, record) for one in missing if (record := one.found_in(other))]:
+        collector.warn(own, [one for one, _ in taken])  # of the others, `collect` does
+        own.add(record | {"figure": figure} for _, record in taken)

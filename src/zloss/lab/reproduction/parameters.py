@@ -1,11 +1,11 @@
 """Figures 3 and 4: what the parameters a and b of the Z-loss do."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 from zloss.lab.corpora import Corpus
-from zloss.lab.paper.records import CURVES, FIGURE_B, SweepPoint
+from zloss.lab.paper.records import CURVES, FIGURE_B, SWEPT, SweepPoint
 from zloss.lab.records import Record
 from zloss.lab.reproduction.chosen import Chosen
 from zloss.lab.reproduction.collecting import Collector, Wanted, scores_of
@@ -13,7 +13,7 @@ from zloss.lab.reproduction.sources import Source
 from zloss.lab.reproduction.stacks import Trained
 from zloss.lab.reproduction.studies import SCORE
 
-A, B = "network.head.a", "network.head.b"
+A, B = SWEPT
 OTHER_B = (14.0, 56.0)  # half and double that of the figure
 
 
@@ -33,28 +33,41 @@ def geometric(low: float, high: float, count: int) -> list[float]:
 def collect_sweep(source: Source, values: Sequence[float], other_b: Sequence[float], collector: Collector) -> list[str]:
     """Many a with the b of the figure, then other b at the a that validates best; returns what diverged.
 
-    All else is as it is best for the top-10 error.
+    All else is as it is best for the top-10 error. Points where it was not, and other b at another a, give way.
     """
-    base, ledger = source.best(SCORE), collector.ledger("figure3")
-    if dropped := ledger.drop(lambda point: _rest(point.settings) != _rest(base.settings)):
-        collector.tell(
-            f"figure3: {dropped} records with other settings have given way; they are kept in {ledger.replaced}"
-        )
-    faults = collector.collect("figure3", _points(base, [(a, FIGURE_B) for a in values], collector))
-    best = _best_a(ledger.results())
-    if best is None:
+    sweep, ledger = _Sweep(source.best(SCORE)), collector.ledger("figure3")
+    wanted = sweep.points([(a, FIGURE_B) for a in values], collector.seeds)
+    asked = {one.choice for one in wanted}
+    if leaving := [point for point in ledger.results() if point.choice not in asked and not sweep.has(point)]:
+        collector.tell(f"figure3: {ledger.will_give_way(len(leaving))}")
+    faults = collector.collect("figure3", wanted)
+    best = _best_a(point for point in ledger.results() if sweep.has(point))
+    if best is None:  # and what there was before stays
         return faults
-    ledger.drop(lambda point: point.b != FIGURE_B and point.a != best)
-    return faults + collector.collect("figure3", _points(base, [(best, b) for b in other_b], collector))
+    dropped = ledger.drop(lambda point: not sweep.has(point) or (point.b != FIGURE_B and point.a != best))
+    if dropped:
+        collector.tell(
+            f"figure3: {dropped} records with other settings, or with other b at another a than {best:g}, have given "
+            f"way; they are kept in {ledger.replaced}"
+        )
+    return faults + collector.collect("figure3", sweep.points([(best, b) for b in other_b], collector.seeds))
 
 
-def _points(base: Chosen, places: Sequence[tuple[float, float]], collector: Collector) -> list[Wanted]:
-    return [
-        _point(a, b, chosen, seed)
-        for a, b in places
-        for chosen in [base.changed({A: a, B: b})]
-        for seed in collector.seeds
-    ]
+@dataclass(frozen=True)
+class _Sweep:
+    """Points that differ from a choice in a and b alone."""
+
+    base: Chosen
+
+    def points(self, places: Sequence[tuple[float, float]], seeds: Sequence[int]) -> list[Wanted]:
+        return [_point(a, b, chosen, seed) for a, b in places for chosen in [self.at(a, b)] for seed in seeds]
+
+    def has(self, point: SweepPoint) -> bool:
+        chosen = self.at(point.a, point.b)
+        return point.is_made_with(chosen.settings, chosen.digest)
+
+    def at(self, a: float, b: float) -> Chosen:
+        return self.base.changed({A: a, B: b})
 
 
 def _point(a: float, b: float, chosen: Chosen, seed: int) -> Wanted:
@@ -65,18 +78,13 @@ def _point(a: float, b: float, chosen: Chosen, seed: int) -> Wanted:
     return Wanted(choice=(a, b), chosen=chosen, seed=seed, score=SCORE, record=record)
 
 
-def _best_a(points: Sequence[SweepPoint]) -> float | None:
+def _best_a(points: Iterable[SweepPoint]) -> float | None:
     """By the validation, with the b of the figure."""
     errors: dict[float, list[float]] = {}
     for point in points:
         if point.b == FIGURE_B:
             errors.setdefault(point.a, []).append(point.valid[SCORE])
     return min(errors, key=lambda a: fmean(errors[a]), default=None)
-
-
-def _rest(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """All but what the sweep is about."""
-    return {key: value for key, value in settings.items() if key not in (A, B)}
 
 
 # ---- figure 4 --------------------------------------------------------------------------------------------------------
