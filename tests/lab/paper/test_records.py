@@ -171,6 +171,23 @@ def test_other_texts_and_the_constant_may_have_another_time_and_device(tmp_path:
     assert len(PaperRecords.read(tmp_path).table2) == len(lines)
 
 
+def test_models_of_a_text_have_converged_by_one_rule(tmp_path: Path) -> None:
+    def with_patience(line: Line, **where: str) -> Line:
+        is_there = all(line[key] == value for key, value in where.items())
+        return line | {"settings": line["settings"] | {"training.patience": 3}} if is_there else line
+
+    patient = [with_patience(line, corpus="fil8") for line in made_up.models()]
+    made_up.keep(tmp_path / "table2.jsonl", patient)
+    assert PaperRecords.read(tmp_path).table2, "all models of the text"
+    fixed = [with_patience(line, model="Z-loss net1", budget="fixed") for line in made_up.models()]
+    made_up.keep(tmp_path / "table2.jsonl", fixed)
+    assert PaperRecords.read(tmp_path).table2, "what does not matter there"
+    one = [with_patience(line, model="Z-loss net1", budget="converged") for line in made_up.models()]
+    made_up.keep(tmp_path / "table2.jsonl", one)
+    with pytest.raises(ValueError, match=r"models of fil8 that converged with different training\.patience, which"):
+        PaperRecords.read(tmp_path)
+
+
 def with_examples(line: Line, examples: int) -> Line:
     return line | {"test": line["test"] | {"examples": examples}}
 

@@ -26,8 +26,8 @@ Settings were chosen on the validation split, before these trainings; a line is 
 one choice have the same settings, and a seed is there once.
 
 What is compared must be comparable: a figure is of one text, the points of figure 3 differ in a and b alone, and table
-2 has one device, one time and as many examples in "test" for all models of a text and budget. A file need not be so
-while it is being made anew, choice by choice; `PaperRecords` wants it.
+2 has one device, one time or rule of convergence, and as many examples in "test" for all models of a text and budget. A
+file need not be so while it is being made anew, choice by choice; `PaperRecords` wants it.
 """
 
 import math
@@ -65,6 +65,10 @@ SWEPT = ("network.head.a", "network.head.b")  # what the points of figure 3 diff
 CURVES = tuple(map(top, (1, 5, 10, 50)))  # the panels of figure 4
 # What a training comes to does not depend on these. Early records have them among their settings.
 LOOKS = ("training.log_every", "training.checkpoint_every", "training.keep", "training.graph")
+# When a training has converged is decided by these, so that they are the budget of those that do.
+_CONVERGENCE = tuple(
+    f"training.{name}" for name in ("lr_factor", "patience", "stop_after", "validate_every", "validation_examples")
+)
 
 _EPOCHS = re.compile(r"([1-9][0-9]*) epochs?")
 
@@ -192,6 +196,7 @@ class PaperRecords:
         _check_one_sweep(self.figure3)
         _check_epochs(self.figure4)
         _check_equal_conditions(self.table2)
+        _check_equal_convergence(self.table2)
         _check_equal_tests(self.table2)
 
     @classmethod
@@ -313,6 +318,20 @@ def _check_equal_conditions(models: Iterable[ScoredModel]) -> None:
                 f"table2 has models of {corpus} with the budget {budget!r} {told}, which cannot be compared: "
                 "train all of them alike, or keep those of one time and device, and the others in a folder of their own"
             )
+
+
+def _check_equal_convergence(models: Iterable[ScoredModel]) -> None:
+    """Models of one text were given up by one rule: with more patience they take longer, and end better."""
+    rules: dict[str, Mapping[str, Any]] = {}
+    for one in models:
+        if one.budget == CONVERGED:
+            rule = {key: one.settings.get(key) for key in _CONVERGENCE}
+            first = rules.setdefault(one.corpus, rule)
+            if others := [key for key in _CONVERGENCE if rule[key] != first[key]]:
+                raise ValueError(
+                    f"table2 has models of {one.corpus} that converged with different {', '.join(others)}, which "
+                    "cannot be compared: train all of them alike"
+                )
 
 
 def _check_equal_tests(models: Iterable[ScoredModel]) -> None:
