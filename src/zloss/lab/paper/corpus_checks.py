@@ -30,7 +30,12 @@ Models = dict[str, list[ScoredModel]]  # trainings on one text, by model
 
 
 def on_every_text(
-    budget: str, needed: Sequence[str], judge: Callable[[Models], Finding], *, or_epochs: bool = False
+    budget: str,
+    needed: Sequence[str],
+    judge: Callable[[Models], Finding],
+    *,
+    or_epochs: bool = False,
+    of_speed: bool = False,
 ) -> Check:
     """A check that combines the findings on all texts which all of these models were trained on.
 
@@ -49,7 +54,7 @@ def on_every_text(
         if not findings:
             raise NotRunError(models_command(budget))
         text = ". ".join(f"{corpus}: {finding.ours}" for corpus, finding in findings.items())
-        return Finding(text, combined([finding.verdict for finding in findings.values()]))
+        return Finding(text, combined([finding.verdict for finding in findings.values()], of_speed=of_speed))
 
     return check
 

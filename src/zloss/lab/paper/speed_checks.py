@@ -29,7 +29,7 @@ def costs_the_same_for_more_classes(evidence: Evidence) -> Finding:
     texts = [
         f"{_shown(growths[place])}, {place}" if place in growths else f"{place} not run" for place in PLACES.values()
     ]
-    return Finding("; ".join(texts), combined(verdicts))
+    return Finding("; ".join(texts), combined(verdicts, of_speed=True))
 
 
 def hierarchical_softmax_grows(evidence: Evidence) -> Finding:
@@ -43,7 +43,7 @@ def hierarchical_softmax_grows(evidence: Evidence) -> Finding:
         for place in places
     ]
     texts = [f"H-softmax {_shown(other[place])}, Z-loss {_shown(own[place])}, {place}" for place in places]
-    return Finding("; ".join(texts), combined(verdicts))
+    return Finding("; ".join(texts), combined(verdicts, of_speed=True))
 
 
 def _growths(evidence: Evidence, loss: str) -> dict[str, Growth]:

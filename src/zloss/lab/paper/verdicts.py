@@ -61,7 +61,8 @@ RULES = (
     f"“Needs {ENOUGH_SEEDS} seeds” marks what is within a point of each other and has fewer, a verdict for now.",
     f"“Slightly” worse is worse by up to {100 * SLIGHTLY:.0f} points of error (by about one in the paper's table 2); "
     "what is further behind is not reproduced. Where the paper has the Z-loss behind and we have it ahead, or level, "
-    "the verdict is “better”; level is what is within noise with an interval that ends less than half a point behind. "
+    "the verdict is “better”, or “partly” where it is so on one text and not on another; level is what is within noise "
+    "with an interval that ends less than half a point behind. "
     "Where it is wider, nobody can tell, and the verdict is “partly”.",
     "How models end is judged after convergence; on a text that has no such trainings of all models in question, after "
     "the most epochs that all of them were trained for, and the finding says how many.",
@@ -122,10 +123,13 @@ def doubted(verdict: Verdict, seeds: int) -> Verdict:
     return Verdict.PARTLY if seeds < 2 and verdict in (Verdict.REPRODUCED, Verdict.BETTER) else verdict
 
 
-def combined(verdicts: Collection[Verdict]) -> Verdict:
-    """Of one claim on several texts or devices."""
+def combined(verdicts: Collection[Verdict], *, of_speed: bool = False) -> Verdict:
+    """Of one claim on several texts or devices.
+
+    A speed-up that is better than claimed is there all the same; a loss that is better than claimed is not behind.
+    """
     if len(set(verdicts)) == 1:
         return next(iter(verdicts))
-    if set(verdicts) <= {Verdict.REPRODUCED, Verdict.BETTER}:
+    if of_speed and set(verdicts) <= {Verdict.REPRODUCED, Verdict.BETTER}:
         return Verdict.REPRODUCED
     return Verdict.PARTLY
