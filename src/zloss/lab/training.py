@@ -256,14 +256,7 @@ class Trainer:
         self.batches = batches_of(corpus, "train", config, self.device)
         self.validation = batches_of(corpus, "valid", config, self.device, shuffle=False)
         self.network = build_network(config, corpus, self.device)
-        self.optimizers = self.network.optimizers(
-            config.training.optimizer,
-            lr=config.training.lr,
-            output_lr=config.training.output_lr,
-            weight_decay=config.training.weight_decay,
-            output_weight_decay=config.training.output_weight_decay,
-            forms_gradients=config.training.clip is not None,
-        )
+        self.optimizers = build_optimizers(config, self.network)
         require_score(config.training.score, is_likelihood=self.network.head.is_likelihood)
         self.schedule, self.step = Schedule(), 0
         self.stopwatch = Stopwatch()  # for steps alone
@@ -565,6 +558,19 @@ def build_network(config: Experiment, corpus: Corpus, device: torch.device) -> N
     """The network of an experiment, with new weights."""
     counts = torch.tensor(corpus.vocabulary.counts)
     return NgramNetwork(config.network, len(corpus.vocabulary), counts=counts, device=device)
+
+
+def build_optimizers(config: Experiment, network: NgramNetwork) -> list[Optimizer]:
+    """The optimizers of an experiment, for its network."""
+    training = config.training
+    return network.optimizers(
+        training.optimizer,
+        lr=training.lr,
+        output_lr=training.output_lr,
+        weight_decay=training.weight_decay,
+        output_weight_decay=training.output_weight_decay,
+        forms_gradients=training.clip is not None,
+    )
 
 
 def load_network(network: NgramNetwork, checkpoint: Checkpoint, corpus: Corpus) -> None:

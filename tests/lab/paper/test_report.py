@@ -183,7 +183,7 @@ def test_losses_have_means_intervals_and_seeds(evidence: Evidence) -> None:
 
 
 def test_close_calls_are_flagged_until_there_are_five_seeds(tmp_path: Path, evidence: Evidence) -> None:
-    assert "top-5 (sigmoid, softmax, Z-loss)" in close_calls(evidence, 2)
+    assert "; top-5, top-50, top-100 (sigmoid, softmax, Z-loss)" in close_calls(evidence, 2)
     made_up.keep(tmp_path / "paper" / "figure2.jsonl", made_up.tuned(2, seeds=5))
     assert close_calls(Evidence.read(tmp_path), 2) == ""
 

@@ -65,10 +65,9 @@ SWEPT = ("network.head.a", "network.head.b")  # what the points of figure 3 diff
 CURVES = tuple(map(top, (1, 5, 10, 50)))  # the panels of figure 4
 # What a training comes to does not depend on these. Early records have them among their settings.
 LOOKS = ("training.log_every", "training.checkpoint_every", "training.keep", "training.graph")
-# When a training has converged is decided by these, so that they are the budget of those that do.
-_CONVERGENCE = tuple(
-    f"training.{name}" for name in ("lr_factor", "patience", "stop_after", "validate_every", "validation_examples")
-)
+# When a training has converged is decided by these, so that they are the budget of those that do. After how many steps
+# it validates may differ: those of larger batches are fewer.
+_CONVERGENCE = tuple(f"training.{name}" for name in ("lr_factor", "patience", "stop_after", "validation_examples"))
 
 _EPOCHS = re.compile(r"([1-9][0-9]*) epochs?")
 

@@ -197,14 +197,15 @@ def close_calls(evidence: Evidence, figure: int) -> str:
 
 def needing_seeds(values: ValuesByScore) -> str:
     """Whose values are too close to each other to be told apart by so few seeds; "" where there are none."""
-    found = []
+    scores: dict[str, list[str]] = {}  # by the names of those
     for score, by_name in values.items():
         close: set[str] = set()
         for pair in combinations(by_name, 2):
             if duel(by_name[pair[0]], by_name[pair[1]], score).needs_seeds:
                 close |= {name for name in pair if len(by_name[name]) < ENOUGH_SEEDS}
         if close:
-            found.append(f"{label(score)} ({', '.join(name for name in by_name if name in close)})")
+            scores.setdefault(", ".join(name for name in by_name if name in close), []).append(label(score))
+    found = [f"{', '.join(labels)} ({names})" for names, labels in scores.items()]
     return f"Within a point, and needs {ENOUGH_SEEDS} seeds: {'; '.join(found)}." if found else ""
 
 

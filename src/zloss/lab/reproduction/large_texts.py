@@ -30,7 +30,16 @@ from zloss.lab.reproduction.collecting import Collector, check_splits, say_nothi
 from zloss.lab.reproduction.ledger import DIGEST, Ledger
 from zloss.lab.reproduction.models import RATES, Budget, chosen_model, preset_of, with_rate
 from zloss.lab.runs import Run, RunError
-from zloss.lab.training import DivergedError, Experiment, Watcher, batches_of, build_network, device_of, fit
+from zloss.lab.training import (
+    DivergedError,
+    Experiment,
+    Watcher,
+    batches_of,
+    build_network,
+    build_optimizers,
+    device_of,
+    fit,
+)
 from zloss.lab.tuning.trials import cost
 
 _RATE_SEED = 0
@@ -98,15 +107,9 @@ class LargeText:
     def _require_trainable(self, experiment: Experiment) -> None:
         """Let a network without memory find what is wrong: else each of several processes would."""
         device_of(experiment.device)
-        training, network = experiment.training, build_network(experiment, self.corpus, torch.device("meta"))
-        require_score(training.score, is_likelihood=network.head.is_likelihood)
-        network.optimizers(
-            training.optimizer,
-            lr=training.lr,
-            output_lr=training.output_lr,
-            weight_decay=training.weight_decay,
-            output_weight_decay=training.output_weight_decay,
-        )
+        network = build_network(experiment, self.corpus, torch.device("meta"))
+        require_score(experiment.training.score, is_likelihood=network.head.is_likelihood)
+        build_optimizers(experiment, network)
 
     @cached_property
     def corpus(self) -> Corpus:
