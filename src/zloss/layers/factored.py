@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from zloss.layers.faults import Fault
+from zloss.layers.gradient import all_places, nonzero_places
 from zloss.layers.inputs import check_hidden, check_same_device, check_sizes
 from zloss.layers.prediction import Predicting
 from zloss.layers.ranking import LinearScores
@@ -126,13 +127,9 @@ class FactoredLinear(Predicting, FactoredWeight):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         parse = checked_targets if self.waits_for_device else parse_targets
         targets = parse(target, len(h), self.num_classes, self.ignore_index)
-        # Where the shape may depend on values, padding costs nothing.
-        columns = targets.columns_in_use() if self.waits_for_device and targets.shape[1] > 1 else None
-        used = targets if columns is None else targets.take(columns)
-        rows = self.V.detach()[used.index]
-        scores, mean, scatter = FactoredStatistics.apply(h, anchor, rows, used, tape)  # type: ignore[no-untyped-call]
-        if columns is not None:
-            scores = scores.new_zeros(targets.shape).scatter(1, columns, scores)
+        places = nonzero_places(targets.valid) if self.waits_for_device else all_places(targets.valid)
+        rows = self.V.detach()[targets.index.flatten()[places]]
+        scores, mean, scatter = FactoredStatistics.apply(h, anchor, rows, places, targets, tape)  # type: ignore[no-untyped-call]
         return scores, mean, scatter, targets.valid
 
     def weight(self) -> Tensor:  # (C, H)

@@ -68,19 +68,26 @@ class RecordedGradient:
         parts = (self.curvature, self.mean_grad, self.target_grad)
         return torch.stack([part.isfinite().all() for part in parts]).all()
 
+    @property
+    def entries(self) -> tuple[Tensor, Tensor, Tensor]:  # (N,) rows of the batch, (N,) classes, (N,) gradients
+        """The nonzero elements of Y. On a GPU, which would have to be waited for to know them, all that may be."""
+        grad = self.target_grad
+        places = nonzero_places(grad) if grad.device.type == "cpu" else all_places(grad)
+        return places // grad.shape[1], self.index.flatten()[places], grad.flatten()[places]
+
     def repeated_targets(self) -> Tensor:  # (B, H)
         """`Y Y^T H`: row i sums the rows h_j of all examples that share a target with i, weighted by both gradients.
 
         Equal targets are brought together by sorting, so that shapes do not depend on values and a GPU need not be
         waited for.
         """
-        flat = self.index.flatten()
-        ordered, order = flat.sort()
-        starts_group = F.pad((ordered[1:] != ordered[:-1]).long(), (min(1, len(flat)), 0))
-        group = torch.empty_like(flat).scatter_(0, order, starts_group.cumsum(0))
-        weighted = self.target_grad[..., None] * self.h[:, None]  # (B, K, H)
-        sums = torch.zeros_like(weighted.flatten(0, 1)).index_add_(0, group, weighted.flatten(0, 1))
-        return (self.target_grad[..., None] * sums[group].reshape(weighted.shape)).sum(1)
+        row, target, grad = self.entries
+        ordered, order = target.sort()
+        starts_group = F.pad((ordered[1:] != ordered[:-1]).long(), (min(1, len(target)), 0))
+        group = torch.empty_like(target).scatter_(0, order, starts_group.cumsum(0))
+        weighted = grad[:, None] * self.h[row]
+        sums = torch.zeros_like(weighted).index_add_(0, group, weighted)
+        return torch.zeros_like(self.h).index_add_(0, row, grad[:, None] * sums[group])
 
     def norm(self, wbar: Tensor, num_classes: int) -> Tensor:  # ()
         """Frobenius norm of the full C x H gradient, without forming it.
@@ -100,6 +107,16 @@ class RecordedGradient:
             dense_part = ((h.T @ (a * self.hg + 2 * rows)) * k1).sum()
         sparse_part = (h * self.repeated_targets()).sum() - hy @ hy / num_classes
         return (dense_part + sparse_part + num_classes * (e @ e)).clamp_min(0).sqrt()
+
+
+def nonzero_places(values: Tensor) -> Tensor:  # (N,)
+    """Where among all of them there is something but zero. Waits for the device."""
+    return values.flatten().nonzero()[:, 0]
+
+
+def all_places(values: Tensor) -> Tensor:  # (N,)
+    """The same for who cannot wait."""
+    return torch.arange(values.numel(), device=values.device)
 
 
 def concatenate(records: list[RecordedGradient]) -> RecordedGradient:

@@ -53,7 +53,8 @@ class FactoredStatistics(torch.autograd.Function):
         ctx: Any,
         h: Tensor,  # (B, H)
         anchor: Tensor | None,  # (0,) takes part so that backward runs even where h needs no gradient
-        rows: Tensor,  # (B, K, H) the targets' rows of V
+        rows: Tensor,  # (N, H) the rows of V of those targets
+        places: Tensor,  # (N,) that have these places among all, of which there are B K
         targets: Targets,
         tape: Tape,
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -66,12 +67,14 @@ class FactoredStatistics(torch.autograd.Function):
             hg, hu = hp @ f.gram.to(hp.dtype), hp @ f.U.T.to(hp.dtype)
             mean = hs @ f.wbar
             scatter = (hs * hg).sum(1).clamp_min(0)
-            scores = (rows * hu[:, None]).sum(-1, dtype=hs.dtype) + (hs @ f.omega)[:, None]
+            row = places // targets.shape[1]
+            own = (rows * hu[row]).sum(-1, dtype=hs.dtype) + (hs @ f.omega)[row]
+        scores = own.new_zeros(targets.valid.numel()).index_copy_(0, places, own).reshape(targets.shape)
         moments = (mean + scatter).to(rows.dtype)  # which may overflow what holds them
         refused = tape.weight.inspect(
             Fault.TARGET.value * targets.out_of_range + Fault.HIDDEN.value * ~moments.isfinite().all()
         )
-        ctx.save_for_backward(hs, hg, hu, mean, rows, targets.index, targets.valid, refused)
+        ctx.save_for_backward(hs, hg, hu, mean, rows, places, targets.index, targets.valid, refused)
         ctx.tape, ctx.h_dtype, ctx.h_width = tape, h.dtype, h.shape[1]
         scores = torch.where(targets.valid, scores, 0)
         mean = torch.where(refused, torch.nan, mean)
@@ -80,13 +83,14 @@ class FactoredStatistics(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, score_grad: Tensor, mean_grad: Tensor, scatter_grad: Tensor) -> tuple[Tensor | None, ...]:
-        hs, hg, hu, mean, rows, index, valid, refused = ctx.saved_tensors
+        hs, hg, hu, mean, rows, places, index, valid, refused = ctx.saved_tensors
         ctx.tape.check_unchanged()
         f, num_classes = ctx.tape.weight.factors(), len(ctx.tape.weight.V)
         target_grad = torch.where(valid, score_grad.to(hs.dtype), 0)
         mean_grad, curvature = mean_grad.to(hs.dtype), 2 * scatter_grad.to(hs.dtype)
         with exact_products(hs.device.type):
-            weighted = (rows * target_grad[..., None]).sum(1).to(hg.dtype)
+            own = rows * target_grad.flatten()[places][:, None].to(hg.dtype)
+            weighted = torch.zeros_like(hg).index_add_(0, places // index.shape[1], own.to(hg.dtype))
             target_rows = weighted @ f.U.to(hg.dtype) + target_grad.sum(1)[:, None] * f.omega
         grad_h = curvature[:, None] * hg + mean_grad[:, None] * f.wbar + target_rows
         ctx.tape.put(
@@ -95,7 +99,7 @@ class FactoredStatistics(torch.autograd.Function):
         # The layers below must not learn from a batch that this one refused.
         grad_h = torch.where(refused, 0, grad_h[:, : ctx.h_width])
         anchor_grad = hs.new_empty(0) if ctx.needs_input_grad[1] else None
-        return grad_h.to(ctx.h_dtype), anchor_grad, None, None, None
+        return grad_h.to(ctx.h_dtype), anchor_grad, None, None, None, None
 
 
 class KernelStatistics(torch.autograd.Function):

@@ -53,8 +53,8 @@ def exact_step(factors: Factors, grad: RecordedGradient, lr: float, weight_decay
 
 def subtract_rows_(V: Tensor, grad: RecordedGradient, rows: Tensor, lr: float) -> None:
     """`V[t] -= lr g_t row` for every target; where targets repeat the rows add up."""
-    update = (-lr * grad.target_grad[..., None]) * rows[:, None]  # (B, K, H)
-    V.index_add_(0, grad.index.flatten(), update.flatten(0, 1).to(V.dtype))
+    row, target, y = grad.entries
+    V.index_add_(0, target, (-lr * y).to(V.dtype)[:, None] * rows.to(V.dtype)[row])
 
 
 _Matrices = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # U, gram, U_inv, rows, k1_norm
