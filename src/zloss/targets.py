@@ -43,18 +43,16 @@ class Targets:
         """The same targets under other numbers."""
         return replace(self, index=index)
 
-    def columns_in_use(self) -> Tensor:  # (B, K'), numbers of columns
-        """In every row those of the valid ones first, and no more than the fullest row has. Waits for the device."""
-        fullest = int(self.valid.sum(1).max()) if self.valid.any() else 1
-        return self.valid.sort(dim=1, descending=True, stable=True).indices[:, :fullest]
-
-    def take(self, columns: Tensor) -> "Targets":  # (B, K')
-        """Some of them, by the numbers of their columns."""
-        return replace(self, index=self.index.gather(1, columns), valid=self.valid.gather(1, columns))
-
     def without_padding(self) -> "Targets":
-        """The same for whoever takes them by rows: as many columns as it takes. Waits for the device."""
-        return self if self.shape[1] == 1 else self.take(self.columns_in_use())
+        """For whoever takes them by rows: the valid ones first, in the columns that the fullest row needs.
+
+        Waits for the device.
+        """
+        if self.shape[1] == 1:
+            return self
+        fullest = int(self.valid.sum(1).max()) if self.valid.any() else 1
+        columns = self.valid.sort(dim=1, descending=True, stable=True).indices[:, :fullest]
+        return replace(self, index=self.index.gather(1, columns), valid=self.valid.gather(1, columns))
 
     def to_tensor(self, ignore_index: int) -> Tensor:  # (B,) or (B, K)
         """Plain class indices again, for whoever knows nothing of this class."""

@@ -12,6 +12,7 @@ Shape letters: B rows, H width of the layer (with the bias column where there is
 """
 
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -68,7 +69,7 @@ class RecordedGradient:
         parts = (self.curvature, self.mean_grad, self.target_grad)
         return torch.stack([part.isfinite().all() for part in parts]).all()
 
-    @property
+    @cached_property  # a step asks twice
     def entries(self) -> tuple[Tensor, Tensor, Tensor]:  # (N,) rows of the batch, (N,) classes, (N,) gradients
         """The nonzero elements of Y. On a GPU, which would have to be waited for to know them, all that may be."""
         grad = self.target_grad

@@ -89,8 +89,8 @@ class FactoredStatistics(torch.autograd.Function):
         target_grad = torch.where(valid, score_grad.to(hs.dtype), 0)
         mean_grad, curvature = mean_grad.to(hs.dtype), 2 * scatter_grad.to(hs.dtype)
         with exact_products(hs.device.type):
-            own = rows * target_grad.flatten()[places][:, None].to(hg.dtype)
-            weighted = torch.zeros_like(hg).index_add_(0, places // index.shape[1], own.to(hg.dtype))
+            own = rows * target_grad.flatten()[places][:, None]
+            weighted = torch.zeros_like(hs).index_add_(0, places // index.shape[1], own).to(hg.dtype)
             target_rows = weighted @ f.U.to(hg.dtype) + target_grad.sum(1)[:, None] * f.omega
         grad_h = curvature[:, None] * hg + mean_grad[:, None] * f.wbar + target_rows
         ctx.tape.put(

@@ -54,7 +54,7 @@ def exact_step(factors: Factors, grad: RecordedGradient, lr: float, weight_decay
 def subtract_rows_(V: Tensor, grad: RecordedGradient, rows: Tensor, lr: float) -> None:
     """`V[t] -= lr g_t row` for every target; where targets repeat the rows add up."""
     row, target, y = grad.entries
-    V.index_add_(0, target, (-lr * y).to(V.dtype)[:, None] * rows.to(V.dtype)[row])
+    V.index_add_(0, target, ((-lr * y)[:, None] * rows[row]).to(V.dtype))
 
 
 _Matrices = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # U, gram, U_inv, rows, k1_norm
