@@ -33,6 +33,12 @@ def test_a_search_goes_on_and_never_sees_the_test_split(corpus: Path, tmp_path: 
     assert set(opened) == {"train", "valid"}
 
 
+def test_what_is_set_stands_over_named_options(corpus: Path, tmp_path: Path) -> None:
+    asked = ("paper", "search", "--corpus", corpus, "--studies", tmp_path, "--losses", "softmax", *SEARCHED)
+    assert zloss(*asked, "--trials", 1, "--epochs", 3, "--set", "training.epochs=2") == 0
+    assert Searched.read(tmp_path, "softmax").best("mrr").experiment.training.epochs == 2
+
+
 @pytest.mark.parametrize("score", SCORES)
 def test_the_best_is_that_of_the_score(score: str, studies: Path) -> None:
     trials = TuningStudy.open(studies / "z_loss").trials()

@@ -111,7 +111,7 @@ def search(
     zloss paper search --corpus data/ptb --studies studies/ptb --trials 128 --set network.precision=tf32
     zloss paper search --corpus data/ptb --studies studies/ptb --trials 256 --set network.precision=tf32   # go on
     """
-    fixed = [*(settings or []), *(f"{key}={value}" for key, value in _changes(None, epochs, device).items())]
+    fixed = [*(f"{key}={value}" for key, value in _changes(None, epochs, device).items()), *(settings or [])]
     chosen = [(loss, score) for loss in _names(losses, ALL_LOSSES, "loss") for score in _names(scores, SCORES, "score")]
     with _going_on():
         for loss, score in chosen:
