@@ -69,7 +69,8 @@ _MODEL_LOOKS = {
     "Z-loss top-100 net1": (PINK, "P"),
     "Z-loss net2": (SKY, "D"),
 }
-_TIMES = (1, 3, 10, 30, 60, 120, 300, 900, 1800, 3600, 3 * 3600, 10 * 3600, 86400, 4 * 86400)  # to label, in seconds
+# To label, in seconds; so far apart that the labels do not touch.
+_TIMES = (1, 3, 10, 30, 60, 180, 600, 1800, 3600, 3 * 3600, 10 * 3600, 86400, 4 * 86400)
 _CURVE_LOOKS = dict(zip(CURVES, ((BLUE, "-"), (GREEN, "--"), (RED, "-."), (BLACK, ":")), strict=True))
 _BAND = 0.18  # opacity
 _INK = "#333333"  # of numbers: not all colours are dark enough to read
