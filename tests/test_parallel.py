@@ -117,6 +117,15 @@ def test_a_factored_layer_that_is_shared_out_is_refused(tmp_path: Path) -> None:
         assert "cannot train inside fully_shard" in told
 
 
+def test_a_replica_of_a_factored_layer_is_refused() -> None:
+    """What `DataParallel` calls on each GPU: the record would go with the replica, and nothing would train."""
+    layer = zloss.FactoredLinear(4, 9)
+    replica: Any = layer._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
+    replica.V = layer.V * 1
+    with pytest.raises(ValueError, match="cannot train inside DataParallel"):
+        replica(torch.randn(3, 4), torch.tensor([1, 2, 3]))
+
+
 def test_a_single_process_has_its_own_batch() -> None:
     h, target = torch.randn(3, 4), torch.tensor([1, 2, 3])
     gathered = zloss.gather_batch(h, target)

@@ -155,6 +155,7 @@ def test_step_that_would_overflow_is_refused_with_a_safe_rate(device: torch.devi
     [
         ({"in_features": 0}, "in_features >= 1 and num_classes >= 2, got 0 and 30"),
         ({"num_classes": 1}, "got 5 and 1"),
+        ({"num_classes": 1e6}, "expected whole numbers .* got 5 and 1000000.0"),
         ({"dtype": torch.bfloat16}, r"dtype must be torch\.float32 or torch\.float64, got torch\.bfloat16"),
         ({"state_dtype": torch.float16}, r"state_dtype must be .* got torch\.float16"),
         ({"dtype": torch.float64, "state_dtype": torch.float32}, "coarser"),

@@ -277,14 +277,16 @@ def test_a_write_between_backward_and_step_is_refused(device: torch.device) -> N
         layer.step_(20.0)
 
 
-def test_all_of_it_may_be_overwritten_together(device: torch.device) -> None:
+@pytest.mark.parametrize("looks_each_time", [False, True])
+def test_all_of_it_may_be_overwritten_together(looks_each_time: bool, device: torch.device) -> None:
     """As by a broadcast of everything."""
     layer, other = make_layer(device), make_layer(device)
     train(other)
+    layer.weight()
+    mine = layer.state_dict()
     with torch.no_grad():
-        layer.V.copy_(other.V)
-        for mine, theirs in zip(layer.factors(), other.factors(), strict=True):
-            mine.copy_(theirs)
+        for name, theirs in other.state_dict().items():
+            (layer.state_dict() if looks_each_time else mine)[name].copy_(theirs)
     assert torch.equal(layer.weight(), other.weight())
     h, target = batch(layer)
     assert torch.equal(layer(h, target).scatter, other(h, target).scatter)

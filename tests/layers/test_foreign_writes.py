@@ -1,6 +1,7 @@
 """V and its factors in the hands of others: what can be seen is taken or refused, and never computed with."""
 
 import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -62,6 +63,65 @@ def test_weights_that_are_all_the_same_are_weights(fill: float, device: torch.de
     nn.init.constant_(layer.V, fill)
     layer.weight()
     copy.deepcopy(layer).weight()
+
+
+def saved_and_loaded(layer: zloss.FactoredLinear) -> zloss.FactoredLinear:
+    other = zloss.FactoredLinear(H, C, device=layer.V.device)
+    other.load_state_dict(layer.state_dict())
+    return other
+
+
+LEAVES: list[Callable[[zloss.FactoredLinear], zloss.FactoredLinear]] = [
+    copy.deepcopy,
+    lambda layer: pickle.loads(pickle.dumps(layer)),
+    saved_and_loaded,
+    lambda layer: layer.double(),
+    lambda layer: layer.to(layer.V.device),
+]
+
+
+@pytest.mark.parametrize("leave", LEAVES)
+@pytest.mark.parametrize("used_before", [False, True])
+def test_what_was_written_goes_along(
+    used_before: bool, leave: Callable[[zloss.FactoredLinear], zloss.FactoredLinear], device: torch.device
+) -> None:
+    """Into copies, checkpoints and other places, which know nothing of the write."""
+    layer = make_layer(device)
+    if used_before:
+        layer.weight()
+        nn.init.normal_(layer.V, 0.5, 0.02)
+    else:
+        layer.V.data.normal_(0.5, 0.02)
+    weight = layer.V.detach().clone()
+    assert_knows_itself(leave(layer), weight)
+
+
+@pytest.mark.parametrize("move", [torch.float64, torch.float32])
+def test_what_makes_no_matrix_makes_none_elsewhere(move: torch.dtype, device: torch.device) -> None:
+    layer = train(make_layer(device))
+    nn.init.normal_(layer.V)
+    layer.state_dict()
+    layer.to(move)
+    with pytest.raises(ValueError, match=REFUSED):
+        layer.weight()
+
+
+def test_a_refactor_does_not_hide_a_write(device: torch.device) -> None:
+    layer = train(make_layer(device))
+    nn.init.normal_(layer.V)
+    with pytest.raises(ValueError, match=REFUSED):
+        layer.refactor()
+
+
+def test_a_gradient_that_is_lost_by_a_write_is_pointed_out(device: torch.device) -> None:
+    layer = make_layer(device)
+    LOSS(layer(*batch(layer))).backward()
+    nn.init.normal_(layer.V)
+    weight = layer.V.detach().clone()
+    with pytest.warns(UserWarning, match="step first"):
+        layer.refactor()
+    layer.step_(1.0)
+    assert_knows_itself(layer, weight)
 
 
 def replaced(layer: zloss.FactoredLinear, weight: Tensor) -> None:
@@ -177,9 +237,32 @@ def test_a_gradient_that_is_lost_by_a_move_is_pointed_out(device: torch.device) 
         layer.double()
 
 
-def test_a_layer_made_double_is_as_one_that_was(device: torch.device) -> None:
+def test_a_gradient_that_was_dropped_is_not_lost_by_a_move(
+    device: torch.device, recwarn: pytest.WarningsRecorder
+) -> None:
+    layer = make_layer(device)
+    LOSS(layer(*batch(layer))).backward()
+    nn.Sequential(layer).zero_grad()
+    layer.double()
+    assert not recwarn
+
+
+def made_double(layer: zloss.FactoredLinear) -> zloss.FactoredLinear:
+    return layer.double()
+
+
+def loaded_as_double(layer: zloss.FactoredLinear) -> zloss.FactoredLinear:
+    finer = zloss.FactoredLinear(H, C, device=layer.V.device, dtype=torch.float64)
+    finer.load_state_dict(layer.state_dict())
+    return finer
+
+
+@pytest.mark.parametrize("doubled", [made_double, loaded_as_double])
+def test_a_layer_made_double_is_as_one_that_was(
+    doubled: Callable[[zloss.FactoredLinear], zloss.FactoredLinear], device: torch.device
+) -> None:
     """It must not go on with what is known of W to single precision."""
-    layer = train(make_layer(device)).double()
+    layer = doubled(train(make_layer(device)))
     twin = zloss.FactoredLinear.from_linear(layer.to_linear())
     for each in (layer, twin):
         train(each)

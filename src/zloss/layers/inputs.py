@@ -7,6 +7,7 @@ come back: a few batches later, or at the next call that reads results.
 
 import math
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch
@@ -21,8 +22,11 @@ _BATCH_FAULTS = (Fault.TARGET, Fault.HIDDEN)
 
 def check_sizes(in_features: int, num_classes: int) -> None:
     """Refuse a layer that there cannot be."""
-    if in_features < 1 or num_classes < 2:
-        raise ValueError(f"expected in_features >= 1 and num_classes >= 2, got {in_features} and {num_classes}")
+    are_whole = all(isinstance(size, Integral) for size in (in_features, num_classes))  # numpy's too, but not 1e6
+    if not are_whole or in_features < 1 or num_classes < 2:
+        raise ValueError(
+            f"expected whole numbers in_features >= 1 and num_classes >= 2, got {in_features!r} and {num_classes!r}"
+        )
 
 
 def check_hidden(h: Tensor, in_features: int, weight: Tensor) -> None:

@@ -108,12 +108,16 @@ class FactoredWeight(nn.Module):
 
     # ---- the matrix --------------------------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def refactor(self) -> None:
         """Multiply U into V and take all statistics anew: one pass over V in place, O(C H^2). Leaves W as it is.
 
         Happens by itself when `condition()` passes `max_condition`.
         """
+        self.settle_foreign_writes()
+        self._refactor()
+
+    @torch.no_grad()
+    def _refactor(self) -> None:
         with exact_products(self.V.device.type):
             materialise_(self.V, self.U, self.omega, self.product_dtype)
             self._finish_refactor(tracked_gram=self.gram.clone(), tracked_mean=self.wbar.clone())
@@ -160,10 +164,18 @@ class FactoredWeight(nn.Module):
 
         An initialiser that goes through the parameters of a model means W, and knows nothing of what is known about it.
         """
+        if not self._settles():
+            raise ValueError(
+                "V or its factors were written to from outside, as when weights are averaged (or by LBFGS), and no "
+                "longer make one weight matrix: average weight() instead (README, averages), load a checkpoint, or "
+                "call adopt_rows() where V holds weights of yours"
+            )
+
+    def _settles(self) -> bool:
         now = self._current_stamps()
-        looks = self._is_unproven and not must_not_wait() and not self.V.is_meta
-        if now == self._stamps and not looks:
-            return
+        looks = self._is_unproven and not must_not_wait()
+        if self.V.is_meta or (now == self._stamps and not looks):
+            return True
         self._is_unproven &= not looks
         changed = [new != old for new, old in zip(now, self._stamps, strict=True)]
         if (all(changed) or not any(changed)) and is_one_matrix(self.V, self.factors()):
@@ -172,14 +184,24 @@ class FactoredWeight(nn.Module):
                 self._forget_history()
             self._stamps = now
         elif not any(changed[1:]) and not self._is_copy and is_plain(self.factors()):
+            if self._has_gradient():
+                warnings.warn("the gradient recorded for V was lost as others wrote to it: step first", stacklevel=2)
             self.adopt_rows()
         else:
             self._is_unproven = True
-            raise ValueError(
-                "V or its factors were written to from outside, as when weights are averaged (or by LBFGS), and no "
-                "longer make one weight matrix: average weight() instead (README, averages), load a checkpoint, or "
-                "call adopt_rows() where V holds weights of yours"
-            )
+            return False
+        return True
+
+    @torch.no_grad()
+    def _settles_before_it_leaves(self) -> bool:
+        """Settle while there is a trace of what others wrote: a checkpoint, a copy and another place have none.
+
+        What leaves no matrix may leave all the same: it is refused where it is used.
+        """
+        was_unproven = self._is_unproven
+        settles = self._settles()
+        self._is_unproven |= was_unproven
+        return settles
 
     def _current_stamps(self) -> tuple[Stamp, ...]:
         return stamps(self.V, self.factors())
@@ -209,12 +231,15 @@ class FactoredWeight(nn.Module):
 
     def recorded_gradient(self) -> RecordedGradient | None:
         """The gradient of W left by the backward passes since the last step, in factored form; None without any."""
-        if not self._records or self._is_zeroed():
+        if not self._has_gradient():
             return None
         self._warn_if_scaled()
         if len(self._records) > 1:
             self._records = [concatenate(self._records)]
         return self._records[0]
+
+    def _has_gradient(self) -> bool:
+        return bool(self._records) and not self._is_zeroed()
 
     def _intact_mark(self) -> Tensor:
         """The last one until somebody writes to it: in a graph, a launch to make another would delay every step."""
@@ -268,7 +293,7 @@ class FactoredWeight(nn.Module):
     @torch.no_grad()
     def step_(self, lr: float, *, weight_decay: float = 0.0) -> None:
         """Take the SGD step of the recorded gradient and use it up. `FactoredSGD` calls this."""
-        refuse_data_parallel(self.V)  # it may have been whole for the forward pass
+        refuse_data_parallel(self, self.V)  # it may have been whole for the forward pass
         if not self.waits_for_device and not is_capturing() and (report := self._reports.latest()) is not None:
             self._act_on(report)
         grad = self.recorded_gradient()
@@ -482,6 +507,7 @@ class FactoredWeight(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "FactoredWeight":
         """Move or convert: V as asked, the state with it but in a dtype of its own (a round trip must not blunt it)."""
         check_dtypes(fn(torch.empty(0, dtype=self.V.dtype, device=self.V.device)).dtype, None, None)
+        fits, has_gradient = self._settles_before_it_leaves(), self._has_gradient()
         before, kind, place = self.factors()._asdict(), (self.V.device, self.V.dtype), self.V.data_ptr()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, tensor in before.items():
@@ -492,16 +518,18 @@ class FactoredWeight(nn.Module):
             self._report = torch.zeros(4, device=self.V.device, dtype=torch.float64)
             self._reports = DeviceReports()  # what the old one keeps to use again is of another length or device
         if (*kind, place) != (self.V.device, self.V.dtype, self.V.data_ptr()):
-            if self._records:
+            if has_gradient:
                 warnings.warn("the gradient recorded for this layer was lost as it was moved: step first", stacklevel=2)
             self._forget_history()
         self._restore_mark()
-        if self.V.dtype.itemsize > kind[1].itemsize and not self.V.is_meta:
+        if fits and self.V.dtype.itemsize > kind[1].itemsize and not self.V.is_meta:
             self._sharpen()  # what is known of W was computed in the coarser dtype
-        self._stamps = self._current_stamps()
+        if fits:  # else the next use has to refuse it
+            self._stamps = self._current_stamps()
         return self
 
     def __getstate__(self) -> dict[str, Any]:
+        self._settles_before_it_leaves()
         # A copy has no gradient, as with torch's parameters, and no part in what this layer has under way on a device.
         nothing: dict[str, Any] = {"_records": [], "_captured_records": [], "_fused": None, "_mark": None}
         return self.__dict__ | nothing | {"_reports": DeviceReports()}
@@ -518,6 +546,10 @@ class FactoredWeight(nn.Module):
             self.gradient_mark = GradientMark.like(self.V)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        before, now = self._stamps, self._current_stamps()
+        self._settles_before_it_leaves()
+        if now[1:] == before[1:]:  # who goes on to write to the factors too must be found to have written to all
+            self._stamps = (before[0], *self._stamps[1:])
         super()._save_to_state_dict(destination, prefix, keep_vars)
         del destination[prefix + "gradient_mark"]
 
@@ -528,6 +560,7 @@ class FactoredWeight(nn.Module):
         kept = {prefix + "gradient_mark": self.gradient_mark.detach()}
         blunt = {key: state_dict[key].to(own[key].dtype) for key in fitting if state_dict[key].dtype.itemsize < 4}
         kept |= blunt
+        is_coarse = any(state_dict[key].dtype.itemsize < tensor.dtype.itemsize for key, tensor in fitting.items())
         fault = "they load together" if 0 < len(fitting) < len(own) else None
         if len(fitting) == len(own) and not blunt and not _make_one_matrix([state_dict[key] for key in own]):
             fault = "these do not, as when factors are averaged"
@@ -538,9 +571,11 @@ class FactoredWeight(nn.Module):
         self._restore_mark()
         self._refresh_copies()
         self._forget_history()
-        self._own_weights()
         if blunt and not self.V.is_meta:
-            self.refactor()  # factors that were rounded to half precision no longer fit each other
+            self._refactor()  # factors that were rounded to half precision no longer fit each other
+        elif is_coarse and not self.V.is_meta:
+            self._sharpen()  # as after a conversion
+        self._own_weights()
 
 
 def _make_one_matrix(loaded: list[Tensor]) -> bool:
