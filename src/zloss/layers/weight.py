@@ -367,7 +367,7 @@ class FactoredWeight(nn.Module):
             raise self._clear_fault(Fault(health.fault), health.safe_lr)
         if not self._is_sound(health):
             self._warn_if_hasty(health.safe_lr)
-            self.refactor()
+            self._refactor()
 
     def _is_sound(self, health: Health) -> bool:
         return health.condition <= self._condition_limit() and 1 / _MAX_SCALE <= health.scale <= _MAX_SCALE
