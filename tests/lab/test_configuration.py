@@ -58,6 +58,7 @@ def test_none_is_a_word_where_it_is_allowed() -> None:
         ({"inner": {"head": {"head": "dens"}}}, r"\[inner.head\] unknown head: 'dens'; did you mean 'dense'\?"),
         ({"inner": {"head": {"loss": "softmax"}}}, r"\[inner.head\] the factored head cannot train softmax"),
         ({"rate": "fast"}, "rate must be float, got 'fast'"),
+        ({"rate": 10**400}, "rate must be float, got 1000"),
         ({"count": 1.5}, "count must be int, got 1.5"),
         ({"count": True}, "count must be int, got True"),
         ({"limit": "x"}, "limit must be int or none, got 'x'"),
@@ -70,6 +71,18 @@ def test_none_is_a_word_where_it_is_allowed() -> None:
 def test_mistakes_are_named(table: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         from_table(Outer, table)
+
+
+def test_what_has_no_default_must_be_there() -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Needy:
+        place: str
+        size: int = 1
+
+    with pytest.raises(ConfigError, match=r"^\[flat\] missing key: 'place'$"):
+        from_table(Needy, {"size": 2}, "flat")
+    with pytest.raises(ConfigError, match=r"^a configuration must be a table, got \[\]$"):
+        from_table(Needy, [])  # type: ignore[arg-type]
 
 
 def test_settings_go_over_a_table() -> None:

@@ -6,6 +6,7 @@ integer where a float is wanted, and a list where a tuple is.
 """
 
 import dataclasses
+import sys
 import types
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -34,13 +35,15 @@ def from_table(cls: type[Config], table: Mapping[str, Any], where: str = "") -> 
     zloss.lab.configuration.ConfigError: [oven] unknown key: 'heet'; did you mean 'heat'? known: heat
     """
     if not isinstance(table, Mapping):
-        raise ConfigError(f"[{where}] must be a table, got {table!r}")
+        raise ConfigError(f"{f'[{where}]' if where else 'a configuration'} must be a table, got {table!r}")
     with _explained(where):
         if cls is HeadConfig:
             return cast(Config, HeadConfig.from_dict(table))
         hints = {field.name: get_type_hints(cls)[field.name] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
         for key in table:
             check_name("key", key, sorted(hints))
+        if missing := [name for name in _required(cls) if name not in table]:
+            raise ValueError(f"missing key: {', '.join(map(repr, missing))}")
         path = f"{where}." if where else ""
         return cls(**{key: _converted(value, hints[key], path + key) for key, value in table.items()})
 
@@ -92,6 +95,13 @@ def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tu
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
+def _required(cls: type[Any]) -> Iterator[str]:
+    """The fields that have no default."""
+    for field in dataclasses.fields(cls):
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            yield field.name
+
+
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return to_table(value)
@@ -124,7 +134,7 @@ def _as(hint: Any, value: Any) -> Any:
         items = [_as(get_args(hint)[0], item) for item in value] if isinstance(value, list | tuple) else [_NO]
         return _NO if _NO in items else tuple(items)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return _NO if abs(value) > sys.float_info.max else float(value)
     if hint is int and isinstance(value, bool):
         return _NO
     if hint is types.NoneType and value == "none":  # TOML has no word for it

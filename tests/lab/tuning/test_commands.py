@@ -142,6 +142,10 @@ def test_toml_values_are_read_back() -> None:
         (("transfer", "STUDY", "--score", "beauty"), "unknown score: 'beauty'"),
         (("best", "STUDY", "--score", "perplexity"), "has been judged by perplexity yet"),
         (("transfer", "STUDY"), "it takes 3 complete trials"),
+        (
+            ("run", "NEW", "--corpus", "CORPUS", "--space", "SPACE", "--storage", "sqlite:///:memory:"),
+            "the storage sqlite:///:memory: is in memory, and gone with the worker: name a file",
+        ),
     ],
 )
 def test_mistakes_end_with_a_line_and_no_traceback(
@@ -162,6 +166,20 @@ def test_mistakes_end_with_a_line_and_no_traceback(
     assert message in error.replace("\n", " ")
     assert "Traceback" not in error
     assert sorted(file.name for file in tmp_path.iterdir()) == ["study"]
+
+
+def test_a_storage_is_found_from_another_folder(
+    corpus: Path, space: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("here", "there"):
+        (tmp_path / place).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    asked = ("--corpus", corpus, "--space", space, "--storage", "sqlite:///shared.db", "--trials", 1)
+    assert zloss("tune", "run", tmp_path / "study", *asked) == 0
+    assert zloss("tune", "run", tmp_path / "study", *asked) == 0  # the same command again
+    monkeypatch.chdir(tmp_path / "there")
+    assert zloss("tune", "show", tmp_path / "study") == 0
+    assert list(Path.cwd().iterdir()) == []
 
 
 def test_ctrl_c_keeps_what_is_there(

@@ -14,6 +14,9 @@ from zloss.heads.config import LOSSES
 from zloss.lab.configuration import ConfigError
 from zloss.lab.tuning.space import Space, space_names, space_table
 
+SOFTMAX = {"head": "dense", "loss": "softmax"}
+SOFTMAX_OR_Z_LOSS = {"search": {"network": {"head": {"choices": [SOFTMAX, {"head": "factored", "loss": "z_loss"}]}}}}
+
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -93,6 +96,8 @@ def test_mistakes_are_named(table: dict[str, Any], message: str) -> None:
         ({"settings": ["device=abacus"]}, "there is no device 'abacus'"),
         ({"score": "mmr"}, "unknown score: 'mmr'; did you mean 'mrr'"),
         ({"score": "perplexity"}, "no perplexity"),
+        ({"space": {"search": {"network": {"context": {"low": 4, "high": 8, "step": 0.5}}}}}, "must be int, got 4.0"),
+        ({"space": SOFTMAX_OR_Z_LOSS, "score": "perplexity"}, "no perplexity"),
         ({"trials": 0}, "--trials must be at least 1"),
         ({"first": 0}, "--first must be at least 1"),
     ],

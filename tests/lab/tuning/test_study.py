@@ -513,6 +513,25 @@ def test_what_cannot_be_trained_begins_no_study(corpus: Path, tmp_path: Path) ->
     wrong = tiny_plan(corpus, settings=["training.optimizer=adam"])
     with pytest.raises(ValueError, match="must be 'sgd', got 'adam'"):
         TuningStudy.begin(tmp_path / "it", wrong, Together())
+    one_of_them = {**SPACE, "search": {"training": {"clip": {"choices": ["none", 1.0]}}}}
+    with pytest.raises(ValueError, match=r"clip must be none, got 1\.0"):
+        TuningStudy.begin(tmp_path / "it", tiny_plan(corpus, space=one_of_them), Together())
+    assert not (tmp_path / "it").exists()
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        ({"network": {"context": {"choices": [4, 9999]}}}, "no example with 9999 words of context"),
+        ({"training": {"batch_size": {"choices": [20, 9999]}}}, "too few for one batch of 9999"),
+    ],
+)
+def test_a_text_that_is_too_short_begins_no_study(
+    search: dict[str, Any], message: str, corpus: Path, tmp_path: Path
+) -> None:
+    """Else it would end when such a trial is drawn, and whenever that happens again."""
+    with pytest.raises(ValueError, match=message):
+        TuningStudy.begin(tmp_path / "it", tiny_plan(corpus, space={**SPACE, "search": search}))
     assert not (tmp_path / "it").exists()
 
 

@@ -25,6 +25,7 @@ from zloss.lab.tuning.evaluators import Evaluator, OneByOne, Together
 from zloss.lab.tuning.plan import Plan
 from zloss.lab.tuning.recipe import train_command, train_config
 from zloss.lab.tuning.space import space_names, space_table
+from zloss.lab.tuning.storage import independent_of_place
 from zloss.lab.tuning.study import TuningStudy
 from zloss.lab.tuning.transfer import transfers
 from zloss.lab.tuning.trials import Trial, ranked
@@ -125,7 +126,7 @@ def run(
             seed=seed or 0,
             prunes=not no_prune,
             first=first,
-            storage=storage,
+            storage=None if storage is None else independent_of_place(storage),
             name=name or folder.resolve().name,
         )
     if at_once > 1 and keep_runs:
@@ -220,7 +221,7 @@ def _known(score: str) -> str:
 
 
 def _print_trials(study: TuningStudy, trials: Sequence[Trial], score: str) -> None:
-    screen = console if console.is_terminal else Console(width=_WIDTH_OF_A_FILE)
+    screen = console if console.is_terminal else Console(width=_WIDTH_OF_A_FILE, emoji=False)
     screen.print(trials_table(trials, study.plan.searched.search, score))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 from zloss.lab.display import heading
@@ -29,7 +30,7 @@ def trials_table(trials: Iterable[Trial], keys: Iterable[str], score: str) -> Ta
     for trial in trials:
         best = trial.best(score)
         cells = ("", "") if best is None else (shown(score, best[score]), shown("epoch", best["epoch"]))
-        values = (_text(trial.settings.get(key, "")) for key in keys)
+        values = (escape(_text(trial.settings.get(key, ""))) for key in keys)
         table.add_row(str(trial.number), trial.state, *cells, *values)
     return table
 

@@ -6,7 +6,7 @@ hyper-parameters of the trial. A key that the user sets is searched no more.
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 
-from zloss.heads.config import HEADS, LOSSES, check_name
+from zloss.heads.config import HEADS, LOSSES, HeadConfig, check_name
 from zloss.lab.configuration import ConfigError, from_table, overridden, to_table
 from zloss.lab.corpora import Corpus
 from zloss.lab.durable import write_file
 from zloss.lab.evaluation import require_score
 from zloss.lab.experiments import build_table, parse_settings
 from zloss.lab.runs import RunError
-from zloss.lab.training import Experiment, device_of
+from zloss.lab.training import Experiment, batches_of, device_of
 from zloss.lab.tuning.space import Space
 
 FILE = "study.json"
@@ -75,11 +75,9 @@ class Plan:
             if number is not None and number < 1:
                 raise ConfigError(f"--{name} must be at least 1, got {number}")
         self._check_keys()
-        for settings in self.searched.examples():
-            self.experiment(settings)
-        example = self.experiment(next(self.searched.examples()))
-        device_of(example.device)
-        self._check_data(example)
+        examples = [self.experiment(settings) for settings in self.searched.examples()]
+        device_of(examples[0].device)  # that of all: it cannot be searched
+        self._check_data(examples)
 
     def _check_keys(self) -> None:
         settings = parse_settings(self.settings)
@@ -93,13 +91,25 @@ class Plan:
             except ValueError as error:
                 raise ConfigError(str(error)) from error
 
-    def _check_data(self, example: Experiment) -> None:
-        corpus = Corpus.open(example.corpus)
+    def _check_data(self, examples: Sequence[Experiment]) -> None:
+        """Whether there is something to validate on, and all heads have the score."""
+        corpus = Corpus.open(self.corpus)
         if "valid" not in corpus.splits:
             raise RunError(f"{corpus.folder} has no validation split, and trials are judged by nothing else")
-        # One unit wide: enough to know what the head can tell.
-        head = example.network.head.build(1, len(corpus.vocabulary), counts=torch.tensor(corpus.vocabulary.counts))
-        require_score(self.score, is_likelihood=head.is_likelihood)
+        counts, checked = torch.tensor(corpus.vocabulary.counts), list[HeadConfig]()
+        for config in (example.network.head for example in examples):
+            if config not in checked:
+                # One unit wide: enough to know what the head can tell.
+                head = config.build(1, len(corpus.vocabulary), counts=counts)
+                require_score(self.score, is_likelihood=head.is_likelihood)
+                checked.append(config)
+
+    def check_text(self) -> None:
+        """Refuse contexts and batches that the text has too few words or no sentences for."""
+        corpus = Corpus.open(self.corpus)
+        for example in map(self.experiment, self.searched.examples()):
+            for split in ("train", "valid"):
+                batches_of(corpus, split, example, torch.device("cpu"), shuffle=split == "train")
 
     # ---- in its folder -----------------------------------------------------------------------------------------------
 

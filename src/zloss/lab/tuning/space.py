@@ -71,8 +71,9 @@ class Range:
 
     @property
     def examples(self) -> tuple[Any, ...]:
-        """Values that stand for all of them in a check."""
-        return (self.low, self.high)
+        """Values that stand for all of them in a check, of the kind that Optuna draws."""
+        kind = int if isinstance(self.distribution, IntDistribution) else float
+        return kind(self.low), kind(self.high)
 
     def setting(self, drawn: Any) -> Any:
         """The value of the key, from what Optuna drew."""

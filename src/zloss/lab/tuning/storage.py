@@ -10,8 +10,8 @@ import optuna
 from optuna.pruners import NopPruner
 from optuna.samplers import BaseSampler
 from optuna.storages import RDBStorage
-from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from zloss.lab.evaluation import is_made_large
 from zloss.lab.runs import RunError
@@ -41,6 +41,25 @@ def optuna_study(folder: Path, plan: Plan, sampler: BaseSampler, *, makes: bool)
         direction="maximize" if is_made_large(plan.score) else "minimize",
         load_if_exists=True,
     )
+
+
+def independent_of_place(url: str) -> str:
+    """The URL of a storage as all workers can use it: a file of SQLite by its whole path, wherever they are started.
+
+    >>> independent_of_place("postgresql://host/trials")
+    'postgresql://host/trials'
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError:  # which is told when it is opened
+        return url
+    if parsed.get_backend_name() != "sqlite":
+        return url
+    if parsed.database in (None, "", ":memory:"):
+        raise RunError(f"the storage {url} is in memory, and gone with the worker: name a file, sqlite:///trials.db")
+    if parsed.database.startswith("file:"):  # SQLite's own kind of URL
+        return url
+    return parsed.set(database=str(Path(parsed.database).absolute())).render_as_string(hide_password=False)
 
 
 def _storage(folder: Path, plan: Plan) -> RDBStorage:

@@ -20,7 +20,7 @@ from optuna.trial import TrialState
 
 from zloss.lab.durable import is_partial, locked, tidied
 from zloss.lab.runs import RunError, require_utf8
-from zloss.lab.training import Experiment, deferred_interrupt
+from zloss.lab.training import deferred_interrupt
 from zloss.lab.tuning.evaluators import PASSING, Evaluator
 from zloss.lab.tuning.plan import FILE, Plan
 from zloss.lab.tuning.rounds import Round, Watcher, begun_trials
@@ -50,13 +50,16 @@ class TuningStudy:
 
         What the evaluator that is to work on it cannot train is refused before there is a study.
         """
-        if (folder / FILE).exists():
-            _require_same(Plan.read(folder), plan, folder)
-        else:
+        is_new = not (folder / FILE).exists()
+        if is_new:
             _require_new(folder)
+        else:
+            _require_same(Plan.read(folder), plan, folder)
         plan.check()
+        if is_new:  # nobody opens the text of a study that has nothing left to do
+            plan.check_text()
         if evaluator is not None:
-            evaluator.check(_first_trial(plan))
+            _require_trainable(plan, evaluator)
         with tidied(folder):
             folder.mkdir(parents=True, exist_ok=True)
             study = cls(folder, plan, makes=True)
@@ -95,7 +98,7 @@ class TuningStudy:
     def run(self, evaluator: Evaluator, *, at_once: int = 1, watch: Watcher | None = None) -> None:
         """Work until all trials have been begun, `at_once` of them together."""
         watch = watch or (lambda _: None)
-        evaluator.check(_first_trial(self.plan))
+        _require_trainable(self.plan, evaluator)
         with explained(self.folder), signs_of_life(self._study):
             while (count := min(at_once, self._missing_now())) > 0:
                 self._run_round(evaluator, count, watch)
@@ -145,9 +148,10 @@ class TuningStudy:
         return rounds < _EXPLORING_ROUNDS or rounds % 2 == 0
 
 
-def _first_trial(plan: Plan) -> Experiment:
-    """One of those that there may be, to see whether it can be trained at all."""
-    return plan.trial(next(plan.searched.examples()))
+def _require_trainable(plan: Plan, evaluator: Evaluator) -> None:
+    """Refuse a study with a trial that would end all others, as the evaluator cannot train it."""
+    for settings in plan.searched.examples():
+        evaluator.check(plan.trial(settings))
 
 
 def _require_new(folder: Path) -> None:
