@@ -129,11 +129,31 @@ def test_data(tmp_path: Path) -> None:
         (("model", "--precision", "float31"), "unknown precision: 'float31'; did you mean 'float32'"),
         (("show", "NOWHERE.jsonl"), "NOWHERE.jsonl"),
         (("show", __file__), "is no file of records"),
+        (("data", "--words", "1000", "--batch", "1001"), "--batch must be at most the words of the text, 1,000, got"),
     ],
 )
 def test_mistakes_are_told(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(*arguments) == 1
     assert message in capsys.readouterr().err
+
+
+def test_what_is_named_twice_is_measured_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "[red]").mkdir()
+    sizes = ("--batch", 20, "--hidden", 16, "--classes", "1000,1000", "--heads", "factored,factored")
+    assert bench("output", *SMALL, *sizes, "--output", tmp_path / "[red]" / "o.jsonl") == 0
+    assert f"1 of 1 records in {tmp_path / '[red]' / 'o.jsonl'}\n" in capsys.readouterr().err
+
+
+def test_what_libraries_say_is_shown_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: object) -> None:
+        raise RuntimeError("[enforce fail at alloc] of [/tensor]")
+
+    monkeypatch.setattr(Runner, "warm_up", refused)
+    sizes = ("--batch", 20, "--hidden", 16, "--classes", 1000, "--heads", "factored")
+    assert bench("output", *SMALL, *sizes, "--output", tmp_path / "o.jsonl") == 1
+    assert "failed: RuntimeError: [enforce fail at alloc] of [/tensor]\n" in capsys.readouterr().err
 
 
 def test_a_wrong_head_is_refused_by_name(
@@ -239,6 +259,15 @@ def test_show(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
     assert bench("show", file, "--json") == 0
     assert len(json.loads(capsys.readouterr().out)) == 5
+
+
+def test_what_cannot_be_shown_is_named(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("show", file, "--plot", file.with_suffix(".jpg")) == 1
+    assert f"the picture is a PNG: name {file.with_suffix('.jpg')} so" in capsys.readouterr().err
+    with file.open("a") as records:
+        records.write('{"time_ms": 5}\n')
+    assert bench("show", file) == 1
+    assert f"{file} has no records of a benchmark, or not only those" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["output_layer.cpu.jsonl", "output_layer.cuda.jsonl"])

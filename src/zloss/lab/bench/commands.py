@@ -51,7 +51,7 @@ Numbers = Annotated[str, typer.Option(help="separated by commas")]
 Repeats = Annotated[int | None, typer.Option(min=1, help="turns of each; else 20 on a GPU and 7 to 30 on a CPU")]
 Memory = Annotated[bool, typer.Option(help="measure memory on a CPU, in a process for each")]
 LaunchOption = Annotated[str | None, typer.Option("--launch", help="only eager, or only graph (CUDA graphs)")]
-Output = Annotated[Path | None, typer.Option(help="file for the records; else bench.SUITE.DEVICE.jsonl here")]
+Output = Annotated[Path | None, typer.Option(help="file to replace by the records; else bench.SUITE.DEVICE.jsonl here")]
 
 
 @bench.command()
@@ -190,7 +190,7 @@ def launches(
         records.append(profiled_case(batch=size, hidden=hidden, classes=classes, device=place) | where)
         console.print(launches_table(records[-1]))
     write_records(file, records)
-    errors.print(f"{len(records)} records in {file}", highlight=False)
+    _tell(f"{len(records)} records in {file}")
 
 
 @bench.command()
@@ -210,7 +210,7 @@ def show(
         _print_tables(records)
     if picture is not None:
         plot(records, picture)
-        errors.print(f"wrote {picture}")
+        _tell(f"wrote {picture}")
 
 
 # ---- what they share -------------------------------------------------------------------------------------------------
@@ -218,6 +218,7 @@ def show(
 
 def run(cases: Sequence[Case], conditions: Conditions, file: Path | None) -> None:
     """Measure, keep the records and show them; code 1 where something was refused or failed."""
+    cases = list(dict.fromkeys(cases))  # a number that is given twice is measured once
     if not cases:
         raise ValueError("nothing to measure: no head can be launched like this")
     file = file or Path(f"bench.{cases[0].suite}.{conditions.device.type}.jsonl")
@@ -230,9 +231,10 @@ def run(cases: Sequence[Case], conditions: Conditions, file: Path | None) -> Non
         if journal.records:
             _print_tables(journal.records)
         if journal.written:
-            errors.print(f"{journal.written} of {len(cases)} records in {journal.path}", highlight=False)
+            _tell(f"{journal.written} of {len(cases)} records in {journal.path}")
     for fault in journal.faults:
-        errors.print(f"[red]not measured:[/red] {fault}", highlight=False)
+        errors.print("[red]not measured:[/red]", end=" ")
+        _tell(fault)
     if journal.faults:
         raise typer.Exit(1)
 
@@ -242,6 +244,11 @@ def _require_writable(file: Path) -> None:
     if file.is_dir():
         raise ValueError(f"{file} is a folder: name a file for the records by --output")
     require_writable(file.parent)
+
+
+def _tell(line: str) -> None:
+    """As it is: there may be brackets in the name of a file, or in what a library says."""
+    errors.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_tables(records: Sequence[Record]) -> None:

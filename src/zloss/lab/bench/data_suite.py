@@ -134,4 +134,6 @@ def write_text(path: Path, words: int, classes: int) -> None:
 
 def data_cases(*, words: int, batch: int, classes: int) -> list[Case]:
     """Preparation and batches."""
+    if batch > words:
+        raise ValueError(f"--batch must be at most the words of the text, {words:,}, got {batch:,}")
     return [kind(words=words, batch=batch, hidden=0, classes=classes) for kind in (PreparationCase, BatchesCase)]

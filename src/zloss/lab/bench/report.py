@@ -18,6 +18,8 @@ _TEXTS = ("what", "launch")  # the other columns are numbers
 _SIZES = ("launch", "B", "H", "C")
 _SYMBOLS = {"suite": "", "device": "", "batch": "B = ", "hidden": "H = "}
 _COLOURS, _MARKERS = 10, "osvD^x"
+# What all records have, and the tables need.
+_KEYS = {"suite", "name", "batch", "hidden", "classes", "time_ms", "device", "versions", "commit"}
 
 Row = dict[str, str]
 
@@ -30,8 +32,8 @@ def read_all(files: Iterable[Path]) -> list[Record]:
             found = read_records(file)
         except ValueError as error:
             raise ValueError(f"{file} is no file of records: {error}") from error
-        if not found or not all(isinstance(record, dict) and "time_ms" in record for record in found):
-            raise ValueError(f"{file} has no records of a benchmark")
+        if not found or not all(record.keys() >= _KEYS for record in found):
+            raise ValueError(f"{file} has no records of a benchmark, or not only those")
         records += found
     return records
 
@@ -136,6 +138,8 @@ def _count(number: int | None) -> str:
 
 def plot(records: Sequence[Record], output: Path) -> None:
     """Time of a step against the number of classes, both logarithmic, in a PNG: one line per head and size."""
+    if output.suffix.lower() != ".png":
+        raise ValueError(f"the picture is a PNG: name {output} so")
     # Here, because it takes a second, and most commands draw nothing.
     from matplotlib.figure import Figure
 
