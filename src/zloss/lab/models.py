@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from zloss.lab.corpora import Corpus
 from zloss.lab.evaluation import Evaluation, Progress, constant_classifier, evaluate, evaluation_mode
 from zloss.lab.networks import NgramNetwork
+from zloss.lab.ngrams import Ngrams
 from zloss.lab.runs import Run
 from zloss.lab.training import Experiment, batches_of, build_network, device_of, load_network, open_corpus, resumed
 
@@ -45,12 +47,26 @@ class TrainedModel:
         }
 
     def predict(self, text: str, top: int) -> list[tuple[str, float]]:
-        """The words that may well come next, best first, with their scores."""
-        size = self.experiment.network.context
-        padding = 0 if self.corpus.padding is None else self.corpus.padding
-        context = ([padding] * size + self.corpus.encode(text))[-size:]
+        """The words that may well come next, best first, with their scores; all words where there are fewer."""
         with evaluation_mode(self.network):
-            hidden = self.network.hidden(torch.tensor([context], device=self.device))
-            scores, classes = self.network.head.topk(hidden, top)
+            scores, classes = self.network.head.topk(
+                self.network.hidden(self._context(text)), min(top, len(self.corpus.vocabulary))
+            )
         words = [self.corpus.vocabulary.words[number] for number in classes[0].tolist()]
         return list(zip(words, scores[0].tolist(), strict=True))
+
+    def _context(self, text: str) -> Tensor:  # (1, n)
+        """What comes before the next word of a text, cut out as in training; padding stands before its beginning."""
+        size = self.experiment.network.context
+        padding = 0 if self.corpus.padding is None else self.corpus.padding
+        to_come = padding  # any word: it is not looked at
+        ngrams = Ngrams(
+            torch.tensor([*[padding] * size, *self.corpus.encode(text), to_come]),
+            context=size,
+            mode=self.experiment.training.mode,
+            boundary=self.corpus.boundary,
+            padding=self.corpus.padding,
+            device=self.device,
+        )
+        context, _ = ngrams.read(torch.tensor([len(ngrams) - 1], device=self.device))
+        return context

@@ -34,6 +34,8 @@ def test_what_it_gives(corpus: Corpus) -> None:
     assert not tokens.flags.writeable
     assert " ".join(text_of(corpus, "train")) == "the cat sat <eos> the dog <eos>"
     assert corpus.encode("the purple dog") == [1, 5, 3]
+    assert corpus.encode("the cat\n\nthe dog\n") == [1, 2, 0, 1, 3]
+    assert corpus.encode("the cat <eos>") == [1, 2, 0], "one that was asked for stays"
 
 
 def test_the_manifest_tells_all(corpus: Corpus) -> None:

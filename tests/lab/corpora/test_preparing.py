@@ -359,6 +359,15 @@ def test_no_such_corpus(tmp_path: Path) -> None:
         prepare("ptp", tmp_path / "out")
 
 
+def test_a_corpus_among_its_texts_is_none_of_them(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("the cat sat\n" * 50)
+    once = prepare(tmp_path, tmp_path / "small").manifest
+    assert prepare(tmp_path, tmp_path / "small").manifest == once, "preparing twice does nothing"
+    assert prepare(tmp_path, tmp_path / "smaller", max_words=4).manifest["sources"] == once["sources"]
+    with pytest.raises(CorpusError, match="but for hidden ones and those of prepared corpora"):
+        prepare(tmp_path / "small", tmp_path / "out")
+
+
 @pytest.mark.parametrize("content", [b"", b"\n \n\n", b"\xef\xbb\xbf"])
 def test_an_empty_text(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(content)

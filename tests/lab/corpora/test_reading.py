@@ -103,6 +103,8 @@ def test_binary_files(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     path.write_bytes(b"text \0\0 and more\n")
     refuse(path, "a.bin is binary, not text: a zero byte at position 5")
+    path.write_bytes(gzip.compress(b"a text under another name", mtime=0))
+    refuse(path, r"a.bin is binary, not text: .* Unpack an archive first; .* ends in \.gz, \.xz, \.zst")
     path.write_text("wide", encoding="utf-16")
     refuse(path, "a.bin is not UTF-8 text: byte 0xff at position 0. Convert it first, for instance: iconv -f utf-16")
     path.write_bytes(b"x" * 1000)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 import zloss
 from zloss.lab.corpora.catalogue import SPLITS, Recipe
-from zloss.lab.corpora.corpus import FORMAT, type_for
+from zloss.lab.corpora.corpus import FORMAT, VOCABULARY, type_for
 from zloss.lab.corpora.encoding import Encoder, Numbering, Numbers
 from zloss.lab.corpora.errors import CorpusError
 from zloss.lab.corpora.fetching import Progress
@@ -244,8 +244,8 @@ def _write_split(piece: Piece, classes: npt.NDArray[Any], path: Path, report: Re
 
 def _write_vocabulary(vocabulary: Vocabulary, folder: Path) -> Manifest:
     data = vocabulary.to_bytes()
-    (folder / "vocabulary.tsv").write_bytes(data)
-    return {"file": "vocabulary.tsv", "words": len(vocabulary), "sha256": hashlib.sha256(data).hexdigest()}
+    (folder / VOCABULARY).write_bytes(data)
+    return {"file": VOCABULARY, "words": len(vocabulary), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def _reporter(stage: str, total: int, progress: Progress) -> Report:

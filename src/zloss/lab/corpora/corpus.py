@@ -20,6 +20,7 @@ from zloss.lab.corpora.vocabulary import Vocabulary
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+VOCABULARY = "vocabulary.tsv"
 _TYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
@@ -88,13 +89,15 @@ class Corpus:
         return np.memmap(self._file(name), dtype=self._dtype, mode="r")
 
     def encode(self, text: str) -> list[int]:
-        """The classes of the words of a text, read as the corpus was; without the boundary at the end."""
-        options = self.manifest["options"]["text"]
+        """The classes of the words of a text, read as the corpus was; its last line goes on, and has no boundary."""
+        text_format = TextFormat(**self.manifest["options"]["text"])
         try:
             content = text.encode()
         except UnicodeEncodeError as error:  # from a command line in another encoding
             raise CorpusError(f"{text!r} is not UTF-8 text") from error
-        words = TextFormat(tokenizer=options["tokenizer"], boundary=None).words(content)
+        words = text_format.words(content.rstrip())
+        if text_format.tokenizer != "whitespace" and text_format.boundary is not None:
+            words = words[:-1]  # tokenisers end the last line too
         return self.vocabulary.encode(b" ".join(words).decode())
 
     @property

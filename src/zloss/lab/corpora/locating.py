@@ -7,6 +7,7 @@ from pathlib import Path
 
 from zloss.lab import durable
 from zloss.lab.corpora.catalogue import CATALOGUE, SPLITS, NamedCorpus
+from zloss.lab.corpora.corpus import MANIFEST, VOCABULARY
 from zloss.lab.corpora.errors import CorpusError
 from zloss.lab.corpora.fetching import Progress, download, is_archive, unpack, verify
 from zloss.lab.corpora.reading import COMPRESSED, text_name
@@ -138,10 +139,16 @@ def _complete(found: Mapping[str, Mapping[str, tuple[Path, ...]]]) -> Files:
 
 def _by_split(folder: Path) -> Files:
     visible = [path for path in sorted(folder.rglob("*")) if path.is_file() and not _hidden(path, folder)]
+    visible = [path for path in visible if not _is_prepared(path)]
     if not visible:
-        raise CorpusError(f"there is no file in the folder {folder}")
+        raise CorpusError(f"there is no file in the folder {folder}, but for hidden ones and those of prepared corpora")
     files = {split: tuple(path for path in visible if split in text_name(path).split(".")) for split in SPLITS}
     return {split: paths for split, paths in files.items() if paths} if files["train"] else {"train": tuple(visible)}
+
+
+def _is_prepared(path: Path) -> bool:
+    """Whether it belongs to a prepared corpus, which may well lie beside the texts that it was made from."""
+    return (path.parent / MANIFEST).is_file() and (path.parent / VOCABULARY).is_file()
 
 
 def _hidden(path: Path, folder: Path) -> bool:

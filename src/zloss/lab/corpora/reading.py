@@ -40,24 +40,30 @@ class Block:
 
     def check(self, words: bytes) -> None:
         """Refuse what is not UTF-8 text; `words` are the different words of the block, which are fewer."""
+        if b"\0" in words and not self._is_utf_16:  # first: no conversion makes a text of an archive
+            where = self.offset + self.text.index(b"\0")
+            raise CorpusError(
+                f"{self.path} is binary, not text: a zero byte at position {where:,}. Unpack an archive first; what is "
+                f"compressed is read where its name ends in {', '.join(COMPRESSED)}"
+            )
         try:
             words.decode()
         except UnicodeDecodeError:
             self._complain()
-        if b"\0" in words:
-            where = self.offset + self.text.index(b"\0")
-            raise CorpusError(f"{self.path} is binary, not text: a zero byte at position {where:,}")
 
     def _complain(self) -> None:
         try:
             self.text.decode()
         except UnicodeDecodeError as error:
-            is_utf_16 = self.offset == 0 and self.text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
             raise CorpusError(
                 f"{self.path} is not UTF-8 text: byte 0x{self.text[error.start]:02x} at position "
                 f"{self.offset + error.start:,}. Convert it first, for instance: "
-                f"iconv -f {'utf-16' if is_utf_16 else 'latin1'} -t utf-8"
+                f"iconv -f {'utf-16' if self._is_utf_16 else 'latin1'} -t utf-8"
             ) from None
+
+    @property
+    def _is_utf_16(self) -> bool:
+        return self.offset == 0 and self.text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
 
 
 class SourceFile:
