@@ -13,12 +13,14 @@ from tests.lab.command_line import zloss
 from tests.lab.pets import SENTENCES, pets_text
 from zloss.lab import __main__ as command
 from zloss.lab import cli, runs
-from zloss.lab.corpora import Corpus
+from zloss.lab.corpora import Corpus, prepare
 from zloss.lab.corpora.catalogue import SPLITS
 from zloss.lab.experiments import build_experiment, preset, preset_names
+from zloss.lab.models import TrainedModel
 from zloss.lab.networks import PRESETS
 from zloss.lab.runs import Run
 from zloss.lab.terminal import console
+from zloss.lab.training import fit
 
 SMALL = ["network.embedding=8", "network.hidden=[16]", "network.context=3", "network.head.b=2.0", "training.steps=40"]
 SMALL += ["training.output_lr=0.05", "training.validate_every=20", "training.batch_size=20", "training.log_every=10"]
@@ -108,6 +110,7 @@ def test_from_text_to_predictions(run: Path, tmp_path: Path, capsys: pytest.Capt
         (("evaluate", "RUN", "--split", "nothing"), "nothing"),
         (("predict", "RUN", "the cat", "--top", "0"), "k must be between 1"),
         (("plot", "RUN", "--to", "text.txt/curve.png"), "text.txt"),
+        (("plot", "RUN", "--to", "here.png"), "error: here.png: Is a directory"),
         (("plot", "RUN", "--to", "curve.txt"), "a picture is .png, .svg, .pdf: name curve.txt so"),
         (("bench", "show", "NOWHERE.jsonl"), "error: NOWHERE.jsonl: No such file"),
         (
@@ -128,6 +131,7 @@ def test_mistakes_end_with_a_line_and_no_traceback(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     places = {"RUN": run, "CORPUS": tmp_path / "corpus"}
+    (tmp_path / "here.png").mkdir()
     before = sorted(tmp_path.rglob("*"))
     capsys.readouterr()
     monkeypatch.chdir(tmp_path)
@@ -192,8 +196,12 @@ def test_a_full_disk_while_training(
     assert zloss("train", tmp_path / "new", "--resume") == 0
 
 
-def test_numbers_beyond_reason(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wild = (*SETTINGS, "--set", "training.lr=1e30")
+@pytest.mark.parametrize(
+    "setting", ["training.lr=1e30", "training.lr=1e300", "training.weight_decay=1e300", "network.head.a=1e300"]
+)
+def test_numbers_beyond_reason(setting: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those that are too large for a float32, too."""
+    wild = (*SETTINGS, "--set", setting)
     assert zloss("train", tmp_path / "new", "--corpus", tmp_path / "corpus", *wild) == 1
     assert "Lower the learning rates (lr, output_lr) or clip the gradient" in capsys.readouterr().err
 
@@ -285,8 +293,11 @@ def test_a_run_that_is_named_twice_is_listed_once(
         ("config.json", b"{", "config.json cannot be read"),
         ("config.json", b"\xff", "config.json cannot be read"),
         ("config.json", b'{"architectures": ["another program"]}', "config.json is not the config of a run"),
-        ("config.json", b"[]", "config.json is not the config of a run"),
-        ("metrics.jsonl", b"{}\n{\n", "metrics.jsonl, line 2, is no JSON"),
+        ("config.json", b"[]", "config.json cannot be read: it must be one JSON object"),
+        ("metrics.jsonl", b'{"kind": "training", "step": 1, "epoch": 0}\n{\n', "metrics.jsonl, line 2, is no JSON"),
+        ("metrics.jsonl", b"{}\n", "metrics.jsonl, line 1, is no metrics with kind and step"),
+        ("metrics.jsonl", b"5\n", "metrics.jsonl, line 1, is no metrics with kind and step"),
+        ("checkpoints/000000040/state.json", b"[]", "checkpoints/000000040/state.json cannot be read: it must be"),
     ],
 )
 def test_a_broken_run_leaves_the_others_in_the_table(
@@ -318,6 +329,51 @@ def test_a_folder_without_runs_is_named(run: Path, tmp_path: Path, capsys: pytes
     assert error == f"left out: there are no runs in {tmp_path / 'onne'}\n"
     assert zloss("plot", run, tmp_path / "onne", "--to", tmp_path / "curves.png") == 1
     assert (tmp_path / "curves.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"), [("{}", "missing key: 'corpus'"), ('{"corpus": 5}', "corpus must be str, got 5")]
+)
+def test_a_config_that_was_edited_by_hand(
+    config: str, message: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "config.json").write_text(config)
+    for arguments in (("train", run, "--resume"), ("evaluate", run)):
+        capsys.readouterr()
+        assert zloss(*arguments) == 1
+        assert capsys.readouterr().err == f"error: {run / 'config.json'}: {message}\n"
+
+
+def test_words_and_names_are_shown_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """None of them is markup of a terminal, or an emoji."""
+    (tmp_path / "forum[b].txt").write_text("[/b] saw [red] .\n:cat: saw [/b] .\n" * 200)
+    assert zloss("data", "prepare", tmp_path / "forum[b].txt", "--to", tmp_path / "corpus") == 0
+    assert "forum[b]: " in capsys.readouterr().out
+    run = tmp_path / "runs" / "one[b]"
+    assert zloss("train", run, "--corpus", tmp_path / "corpus", *SETTINGS) == 0
+    assert "one[b]" in capsys.readouterr().out.replace("\n", "").replace(" ", "")
+    assert zloss("predict", run, "saw") == 0  # ten words, of which there are six
+    shown = capsys.readouterr().out
+    assert all(f" {word} " in shown for word in ("[/b]", "[red]", ":cat:", "saw", ".", "<eos>"))
+
+
+def test_the_words_before_are_those_that_training_would_give(tmp_path: Path) -> None:
+    """Line ends are boundaries, and what stands before them is for the mode "running" only."""
+    (tmp_path / "text.txt").write_text(pets_text(400))
+    corpus = prepare(tmp_path / "text.txt", tmp_path / "corpus", tokenizer="english").folder
+    predicted = {}
+    for mode in ("running", "sentence"):
+        settings = [*SMALL, f"training.mode={mode}"]
+        run = fit(build_experiment(str(corpus), settings=settings), tmp_path / mode)
+        model = TrainedModel.load(run.folder)
+        texts = ("The", "A bird saw. The", "a bird saw .\nthe\n", "A bird saw the")
+        predicted[mode] = [model.predict(text, 3) for text in texts]
+    alone, two_sentences, two_lines, one_sentence = predicted["running"]
+    assert two_sentences == two_lines
+    assert two_lines not in (alone, one_sentence)
+    alone, two_sentences, two_lines, one_sentence = predicted["sentence"]
+    assert alone == two_sentences == two_lines
+    assert one_sentence != alone
 
 
 def test_the_step_of_a_run_that_was_stopped(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -158,6 +158,14 @@ def test_a_file_is_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [child.name for child in tmp_path.iterdir()] == ["file.json"]
 
 
+def test_an_error_names_the_file_that_was_to_be_written(tmp_path: Path) -> None:
+    """Not the one beside it, of which nobody knows."""
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="directory") as caught:
+        durable.write_file(tmp_path / "folder", "text")
+    assert (caught.value.filename, caught.value.filename2) == (str(tmp_path / "folder"), None)
+
+
 def test_all_of_a_new_folder_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folders in it too, which have the names of their files; then the one around it, which has its name."""
     synced: list[int] = []

@@ -238,7 +238,7 @@ def evaluate_run(
 def predict(
     folder: Annotated[Path, typer.Argument(help="folder of the run")],
     text: Annotated[str, typer.Argument(help="the words so far")],
-    top: Annotated[int, typer.Option(help="how many words")] = 10,
+    top: Annotated[int, typer.Option(help="how many words at most")] = 10,
     as_json: AsJson = False,
 ) -> None:
     """The words that may well come next, best first, with their scores.

@@ -5,8 +5,10 @@ What is already there is not done again: an interrupted demonstration goes on wh
 """
 
 from pathlib import Path
+from shlex import quote
 
 from rich.console import Console
+from rich.markup import escape
 
 from zloss.lab.corpora import Corpus, CorpusError, prepare
 from zloss.lab.display import byte_bar, corpus_table, count_bar, evaluation_table, training_bar
@@ -30,9 +32,10 @@ def run_demo(folder: Path, console: Console) -> None:
     console.print(evaluation_table(results))
     for beginning in BEGINNINGS:
         words = ", ".join(word for word, _ in model.predict(beginning, 8))
-        console.print(f"{beginning} [bold]...[/bold]  {words}", highlight=False)
+        console.print(f"{beginning} [bold]...[/bold]  {escape(words)}", highlight=False)
     plot_runs([run], folder / "curve.png", "top_10_error")
-    console.print(f'Validation curve: {folder / "curve.png"}. Next: zloss predict {run.folder} "your words"')
+    hint = f'Validation curve: {folder / "curve.png"}. Next: zloss predict {quote(str(run.folder))} "your words"'
+    console.print(hint, markup=False, highlight=False, soft_wrap=True)
 
 
 def demo_corpus(folder: Path, console: Console) -> Corpus:

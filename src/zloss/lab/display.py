@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
@@ -22,7 +23,8 @@ _IN_A_LINE = ("top 1 error", "top 10 error", "mrr", "perplexity")
 
 def corpus_table(corpus: Corpus) -> Table:
     """Words of every split, and the vocabulary."""
-    table = Table("split", title=f"{corpus.name}: {len(corpus.vocabulary):,} words in the vocabulary", min_width=50)
+    title = f"{escape(corpus.name)}: {len(corpus.vocabulary):,} words in the vocabulary"
+    table = Table("split", title=title, min_width=50)
     table.add_column("words", justify="right")
     for name, split in corpus.manifest["splits"].items():
         table.add_row(name, f"{split['words']:,}")
@@ -68,11 +70,7 @@ def run_row(run: Run) -> dict[str, Any]:
         "head": head["head"],
         "loss": head["loss"],
         "step": max([0, *run.steps()[-1:], *(record["step"] for record in metrics[-1:])]),  # Ctrl-C saves between lines
-        "top_1_error": best and best["top_1_error"],
-        "top_10_error": best and best["top_10_error"],
-        "mrr": best and best["mrr"],
-        "perplexity": best and best.get("perplexity"),
-    }
+    } | {score: best and best.get(score) for score in ("top_1_error", "top_10_error", "mrr", "perplexity")}
 
 
 def _head(run: Run) -> dict[str, Any]:
@@ -100,7 +98,7 @@ def runs_table(rows: list[dict[str, Any]], width: int) -> Table:
             side: Literal["left", "right"] = "left" if name in ("run", "head", "loss") else "right"
             table.add_column(heading(name), justify=side, overflow="fold", no_wrap=name != "run")
     for row in zip(*list(cells.values())[: len(table.columns)], strict=True):
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     if hidden := list(cells)[len(table.columns) :]:
         table.caption = f"no room for {', '.join(hidden)}: --json has all"
     return table
@@ -123,7 +121,7 @@ def rows_table(rows: list[dict[str, Any]]) -> Table:
     """Rows that have the same keys."""
     table = Table(*rows[0])
     for row in rows:
-        table.add_row(*map(str, row.values()))
+        table.add_row(*(escape(str(value)) for value in row.values()))
     return table
 
 

@@ -17,13 +17,14 @@ _PARTIAL = ".partial-"
 
 def write_file(path: Path, data: bytes | str) -> None:
     """Replace the file at once; what was there stays until the new one is complete."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     content = data.encode() if isinstance(data, str) else data
-    handle, partial = tempfile.mkstemp(prefix=_PARTIAL, dir=path.parent)
-    with _takes_its_name(Path(partial), path):
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(partial, 0o644)
+    with _blamed_on(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, partial = tempfile.mkstemp(prefix=_PARTIAL, dir=path.parent)
+        with _takes_its_name(Path(partial), path):
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            os.chmod(partial, 0o644)
 
 
 @contextmanager
@@ -110,10 +111,20 @@ def locked(folder: Path, *, waits: bool = True) -> Iterator[bool]:
 
 def require_writable(folder: Path) -> None:
     """Fail now, not when the work is done that was to be written there."""
-    with tidied(folder):
+    with _blamed_on(folder), tidied(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
+
+
+@contextmanager
+def _blamed_on(path: Path) -> Iterator[None]:
+    """An error of the system names what the user knows, not what was to be written beside it for a while."""
+    try:
+        yield
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
+        raise
 
 
 def is_partial(path: Path) -> bool:

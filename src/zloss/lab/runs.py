@@ -112,9 +112,12 @@ class Run:
         records = []
         for number, line in enumerate(lines[:-1], start=1):
             try:
-                records.append(json.loads(line))
+                record = json.loads(line)
             except json.JSONDecodeError as error:
                 raise RunError(f"{path}, line {number}, is no JSON ({error.msg}): delete the line") from error
+            if not (isinstance(record, dict) and {"kind", "step"} <= record.keys()):
+                raise RunError(f"{path}, line {number}, is no metrics with kind and step: delete the line")
+            records.append(record)
         return records
 
     def forget_after(self, step: int) -> None:
@@ -209,7 +212,9 @@ def _event_writer(folder: Path, resumed_at: int | None) -> Any:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise RunError(f"{path} cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise RunError(f"{path} cannot be read: it must be one JSON object")
     return value

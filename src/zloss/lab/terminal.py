@@ -17,7 +17,8 @@ _NO_MEMORY = (
     "network.embedding) or fewer words (zloss data prepare --max-words)"
 )
 
-console, errors = Console(), Console(stderr=True)
+# A word or a folder with colons in its name is no emoji.
+console, errors = Console(emoji=False), Console(stderr=True, emoji=False)
 
 
 Number = TypeVar("Number", int, float)

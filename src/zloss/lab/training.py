@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 import zloss
-from zloss.lab.configuration import differing, from_table, to_table
+from zloss.lab.configuration import ConfigError, differing, from_table, to_table
 from zloss.lab.corpora import Corpus, MissingCorpusError
 from zloss.lab.evaluation import Evaluation, evaluate, finite, is_made_large, require_score
 from zloss.lab.networks import NetworkConfig, NgramNetwork
@@ -51,6 +51,8 @@ _CHANGEABLE = (
     "training.graph",
 )
 _EVALUATION_SEED = 0  # runs with other seeds are judged by the same sample
+# What torch says of a number that is too large for the type of a weight, such as a learning rate of 1e300.
+_OVERFLOWS = "without overflow"
 # Of the linear schedule. A learning rate is part of a captured CUDA graph, and each change captures anew.
 _STAGES = 20
 # After which a run is timed: in them kernels are compiled and the step is captured, once and for all runs of a process.
@@ -223,7 +225,11 @@ def fit(config: Experiment, folder: Path, *, resume: bool = False, watch: Watche
 
 def resumed(folder: Path) -> Experiment:
     """The config of a run, to resume it with."""
-    return from_table(Experiment, Run.open(folder).config)
+    run = Run.open(folder)
+    try:
+        return from_table(Experiment, run.config)
+    except ConfigError as error:
+        raise ConfigError(f"{folder / 'config.json'}: {error}") from error
 
 
 def _require_continued(config: Experiment, run: Run) -> None:
@@ -352,7 +358,9 @@ class Trainer:
         """For whatever asks a layer: it refuses numbers beyond reason, on a GPU maybe those of some steps ago."""
         try:
             yield
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and _OVERFLOWS not in str(error):
+                raise
             raise self._diverged(str(error)) from error
 
     def _diverged(self, reason: str) -> DivergedError:
