@@ -311,7 +311,7 @@ def test_models_on_large_texts_move_to_the_right(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"), [((100, 400), ["2 min", "5 min"]), ((150, 250), ["2.44 min", "4.27 min"])]
+    ("seconds", "told"), [((40, 200), ["1 min", "3 min"]), ((150, 250), ["2.44 min", "4.27 min"])]
 )
 def test_times_are_told_however_few_they_are(seconds: tuple[float, float], told: list[str], tmp_path: Path) -> None:
     lines = [line for line in made_up.models() if line["budget"] == "fixed"]
