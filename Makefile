@@ -14,7 +14,7 @@ demo: $(VENV)/.demo-ready  ## train a language model on real text for a few minu
 	$(BIN)/zloss demo
 
 test: lint types  ## everything that must hold before a change lands
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal  # a core for each
 
 lint: $(READY)
 	$(BIN)/ruff check .
