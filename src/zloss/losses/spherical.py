@@ -231,7 +231,7 @@ KERNEL_DTYPES = (torch.float32, torch.float64)
 
 
 def has_kernel(loss: SphericalLoss) -> bool:
-    """Whether a kernel computes this very loss; none does where a hyper-parameter is a tensor, which may be trained."""
+    """Whether a kernel computes this very loss; none does where a hyper-parameter is a tensor, which it cannot take."""
     kernel = KERNELS.get(type(loss).per_example)
     if kernel is None or "per_example" in vars(loss):
         return False
