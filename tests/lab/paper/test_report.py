@@ -310,9 +310,7 @@ def test_models_on_large_texts_move_to_the_right(tmp_path: Path) -> None:
     assert [point.trainings[0].budget for point in net1] == ["converged", "fixed", "9 epochs"]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "told"), [((40, 200), ["1 min", "3 min"]), ((150, 250), ["2.44 min", "4.27 min"])]
-)
+@pytest.mark.parametrize(("seconds", "told"), [((40, 200), ["1 min", "3 min"]), ((150, 250), ["2.44 min", "4.27 min"])])
 def test_times_are_told_however_few_they_are(seconds: tuple[float, float], told: list[str], tmp_path: Path) -> None:
     lines = [line for line in made_up.models() if line["budget"] == "fixed"]
     of_model = {model: seconds[number % 2] for number, model in enumerate(dict.fromkeys(one["model"] for one in lines))}
