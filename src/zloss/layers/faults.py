@@ -38,8 +38,8 @@ def fault_error(fault: Fault, safe_lr: float, num_classes: int) -> ValueError:
         return ValueError(out_of_range_message("a target", num_classes))
     if Fault.HIDDEN in fault:
         return ValueError(
-            "h has a NaN or an infinity (or activations that overflow): check the layers below, and whether the weights "
-            "of this one are finite"
+            "h has a NaN or an infinity (or activations that overflow): check the layers below, and whether the "
+            "weights of this one are finite"
         )
     if Fault.GRADIENT in fault:
         stable = f" (with lr <= {safe_lr:.3g} this step is stable)" if 0 < safe_lr < math.inf else ""
