@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from zloss.lab.paper.evidence import VARIANTS
 from zloss.lab.paper.records import CURVES, LOSSES
 from zloss.lab.paper.scores import SCORES
 
@@ -150,7 +151,8 @@ def keep_all(folder: Path, seeds: int = 3) -> Path:
     paper, bench = folder / "paper", folder / "records"
     for figure in (2, 5):
         keep(paper / f"figure{figure}.jsonl", tuned(figure, seeds))
-    keep(paper / "no_dropout" / "figure2.jsonl", tuned(2, seeds))
+    for variant in VARIANTS:
+        keep(paper / variant / "figure2.jsonl", tuned(2, seeds))
     keep(paper / "figure3.jsonl", sweep(seeds))
     keep(paper / "figure4.jsonl", curves(seeds))
     keep(paper / "table2.jsonl", models(seeds))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from zloss.heads.config import SPHERICAL
 from zloss.lab.paper.claims import judged
-from zloss.lab.paper.evidence import Evidence, NotRunError
+from zloss.lab.paper.evidence import VARIANTS, Evidence, NotRunError
 from zloss.lab.paper.final_scores import all_scores_tables, equal_time_table, final_tables
 from zloss.lab.paper.loss_checks import NAMES
 from zloss.lab.paper.results import (
@@ -53,9 +53,12 @@ def _main_markdown(evidence: Evidence) -> str:
     return Table([whole.columns[column] for column in columns], rows).to_markdown()
 
 
-def _no_dropout_markdown(evidence: Evidence) -> str:
-    plain = evidence.without_dropout()
-    return "\n\n".join([scores_table(plain, 2).to_markdown(), differences_table(plain, 2).to_markdown()])
+def _variant_markdown(name: str) -> Callable[[Evidence], str]:
+    def render(evidence: Evidence) -> str:
+        changed = evidence.variant(name)
+        return "\n\n".join([scores_table(changed, 2).to_markdown(), differences_table(changed, 2).to_markdown()])
+
+    return render
 
 
 def _models_markdown(evidence: Evidence) -> str:
@@ -76,7 +79,7 @@ _DOCUMENT: dict[str, Callable[[Evidence], str]] = {
     "paper_epochs": _epochs_markdown,
     "paper_losses": _losses_markdown(2),
     "paper_losses_main": _main_markdown,
-    "paper_losses_no_dropout": _no_dropout_markdown,
+    **{f"paper_losses_{name}": _variant_markdown(name) for name in VARIANTS},
     "paper_sweep": lambda evidence: sweep_table(evidence).to_markdown(),
     "paper_curves": lambda evidence: curves_table(evidence).to_markdown(),
     "paper_normalised": _losses_markdown(5),

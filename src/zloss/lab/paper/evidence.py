@@ -1,9 +1,10 @@
 """All that the report is built from, and what to run where something of it is missing."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from shlex import quote
+from typing import Literal, NamedTuple, TypeVar
 
 from zloss.lab.paper.intervals import Estimate, estimate
 from zloss.lab.paper.records import (
@@ -22,9 +23,21 @@ from zloss.lab.paper.records import (
 )
 from zloss.lab.paper.timings import Device, Part, Timings
 
-NO_DROPOUT = "no_dropout"  # a folder beside the records
 Split = Literal["valid", "test"]
 _BENCHES = {"model": "model --networks net1", "output": "output", "scaling": "scaling"}
+
+
+class Variant(NamedTuple):
+    """Figure 2 once more, with something changed: what the paper does not have, and what may explain a difference."""
+
+    title: str
+    setting: str  # over those that were found, for all losses
+
+
+VARIANTS = {  # by the folder of their records, beside those of the figure
+    "no_dropout": Variant("without dropout, as in 2016", "network.dropout=0"),
+    "wide": Variant("with a wider last layer", "network.hidden=[512,1024]"),
+}
 
 
 class NotRunError(LookupError):
@@ -65,7 +78,7 @@ class Evidence:
 
     records: PaperRecords
     timings: Timings
-    no_dropout: PaperRecords = field(default_factory=PaperRecords)  # figure 2 once more, without dropout
+    variants: Mapping[str, PaperRecords] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> "Evidence":
@@ -73,7 +86,8 @@ class Evidence:
         if not any((folder / name).is_dir() for name in ("paper", "records")):
             raise ValueError(f"no records in {folder}: name the folder that has paper/ and records/ with --records")
         paper = folder / "paper"
-        return cls(PaperRecords.read(paper), Timings.read(folder / "records"), PaperRecords.read(paper / NO_DROPOUT))
+        variants = {name: PaperRecords.read(paper / name) for name in VARIANTS}
+        return cls(PaperRecords.read(paper), Timings.read(folder / "records"), variants)
 
     def other_texts(self) -> list[str]:
         """The texts that figures 2 to 5 were made on, beside Penn Treebank, on which the paper has them."""
@@ -81,13 +95,14 @@ class Evidence:
         results: list[Result] = [*records.figure2, *records.figure3, *records.figure4, *records.figure5]
         return sorted({result.text for result in results} - {PENN_TREEBANK})
 
-    def without_dropout(self) -> "Evidence":
-        """What there is of the experiments without dropout, which the paper does not mention."""
-        if not self.no_dropout.figure2:
-            raise NotRunError(
-                f"{experiment_command('figure2')} --set network.dropout=0 --records benchmarks/paper/{NO_DROPOUT}"
-            )
-        return replace(self, records=self.no_dropout)
+    def variant(self, name: str) -> "Evidence":
+        """The same with a variant in place of figure 2."""
+        records = self.variants.get(name, PaperRecords())
+        if not records.figure2:
+            places = f"--corpus FOLDER --settings-of benchmarks/paper --records benchmarks/paper/{name}"
+            changed = f"--losses softmax,z_loss --set {quote(VARIANTS[name].setting)}"
+            raise NotRunError(f"{experiment_command('figure2')} {places} {changed}")
+        return replace(self, records=records)
 
     def tuned(self, figure: int, loss: str, score: str) -> list[float]:
         """Test scores of a loss that was tuned for this very score, one a seed."""

@@ -121,7 +121,7 @@ def experiments(evidence: Evidence) -> dict[str, Sequence[Result]]:
     records = evidence.records
     return {
         "figure 2": records.figure2,
-        "figure 2, no dropout": evidence.no_dropout.figure2,
+        **{f"figure 2, {name.replace('_', ' ')}": variant.figure2 for name, variant in evidence.variants.items()},
         "figure 3": records.figure3,
         "figure 4": records.figure4,
         "figure 5": records.figure5,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from zloss.lab.paper.claims import Judged
-from zloss.lab.paper.evidence import Evidence, NotRunError
+from zloss.lab.paper.evidence import VARIANTS, Evidence, NotRunError
 from zloss.lab.paper.figures import FIGURES, picture
 from zloss.lab.paper.final_scores import all_scores_tables, final_tables, progress
 from zloss.lab.paper.page import Html, boxed, bullets, element, figure, paragraph, section
@@ -72,14 +72,15 @@ def _figure2(evidence: Evidence) -> Iterator[str]:
     yield from _losses(
         2, "Mean test score with 95 % interval over seeds. Arrows lead to what is far outside of a panel."
     )(evidence)
-    yield element("h3", "The same settings without dropout, as in 2016")
-    try:
-        plain = evidence.without_dropout()
-    except NotRunError as error:
-        yield _pending(error)
-        return
-    yield boxed(scores_table(plain, 2))
-    yield boxed(differences_table(plain, 2))
+    for name, variant in VARIANTS.items():
+        yield element("h3", f"The same settings {variant.title}")
+        try:
+            changed = evidence.variant(name)
+        except NotRunError as error:
+            yield _pending(error)
+        else:
+            yield boxed(scores_table(changed, 2))
+            yield boxed(differences_table(changed, 2))
 
 
 def _figure3(evidence: Evidence) -> Iterator[str]:
