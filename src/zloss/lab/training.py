@@ -196,7 +196,11 @@ Watcher = Callable[[Progress], None]
 
 
 class DivergedError(RunError):
-    """The loss is no longer a number."""
+    """The loss is no longer a number: `reason` says where, the message also what to do with the run."""
+
+    def __init__(self, reason: str, advice: str = "") -> None:
+        super().__init__(reason + advice)
+        self.reason = reason
 
 
 def fit(config: Experiment, folder: Path, *, resume: bool = False, watch: Watcher | None = None) -> Run:
@@ -366,8 +370,9 @@ class Trainer:
     def _diverged(self, reason: str) -> DivergedError:
         """What to do about it."""
         return DivergedError(
-            f"step {self.step}: {reason}. Lower the learning rates (lr, output_lr) or clip the gradient; the run stays "
-            f"as it was at its last checkpoint, in {self.run.folder}"
+            f"step {self.step}: {reason}",
+            ". Lower the learning rates (lr, output_lr) or clip the gradient; the run stays as it was at its last "
+            f"checkpoint, in {self.run.folder}",
         )
 
     def _log(self, value: float) -> None:

@@ -87,7 +87,7 @@ class OneByOne:
         except _Stopped:
             return Ending("stopped")
         except DivergedError as error:
-            return Ending("diverged", str(error))
+            return Ending("diverged", error.reason)  # a trial is not gone on with
         except torch.OutOfMemoryError as error:
             return Ending("failed", str(error).partition("\n")[0])
         return Ending("ended")
