@@ -19,7 +19,7 @@ from tests.lab.reproduction.small import MODEL, flags, small_text
 from zloss.lab import evaluation
 from zloss.lab.corpora import CATALOGUE, Corpus, prepare
 from zloss.lab.models import TrainedModel
-from zloss.lab.paper.evidence import Evidence
+from zloss.lab.paper.evidence import VARIANTS, Evidence
 from zloss.lab.paper.final_scores import final_tables
 from zloss.lab.paper.records import CONSTANT, MODELS, PaperRecords, ScoredModel
 from zloss.lab.records import read_records
@@ -376,8 +376,9 @@ def test_all_records_make_a_report(
     one_seed = ("--studies", studies, "--seeds", 1, *flags("training.steps=20"))
     for name in ("figure2", "figure5", "figure4"):
         assert zloss("paper", name, *one_seed) == 0
-    plain = ("--set", "network.dropout=0", "--records", "benchmarks/paper/no_dropout", "--scores", "mrr")
-    assert zloss("paper", "figure2", *one_seed, *plain) == 0
+    for name, variant in VARIANTS.items():
+        changed = ("--set", variant.setting, "--records", f"benchmarks/paper/{name}", "--scores", "mrr")
+        assert zloss("paper", "figure2", *one_seed, *changed) == 0
     assert zloss("paper", "figure3", *one_seed, "--a", "0.1,1") == 0
     table2 = ("paper", "table2", "--corpus", corpus, "--seeds", 1, *MODEL)
     compared = ("--models", "H-softmax net1,Z-loss net1,Z-loss net2")
