@@ -35,7 +35,7 @@ from zloss.lab.paper.commands import report
 from zloss.lab.plotting import plot_runs
 from zloss.lab.reproduction.commands import paper
 from zloss.lab.runs import Run, RunError
-from zloss.lab.terminal import INTERRUPTED, console, errors, run_commands
+from zloss.lab.terminal import INTERRUPTED, console, errors, print_plainly, run_commands
 from zloss.lab.training import Experiment, fit, resumed
 from zloss.lab.tuning.commands import tune
 
@@ -179,7 +179,7 @@ def train(
         with training_bar(console) as watch:
             run = fit(experiment, folder, resume=resume, watch=watch)
     except KeyboardInterrupt:
-        errors.print(f"\n{_how_to_go_on(folder)}", markup=False, highlight=False, soft_wrap=True)
+        print_plainly(errors, f"\n{_how_to_go_on(folder)}")
         sys.exit(INTERRUPTED)
     console.print(runs_table([run_row(run)], console.width))
 
@@ -284,7 +284,7 @@ def _readable(folders: list[Path]) -> tuple[list[tuple[Run, dict[str, Any]]], li
 def _leave_out(faults: list[str]) -> None:
     """Name what was left out, and end with code 1 if anything was."""
     for fault in faults:
-        errors.print(f"left out: {fault}", markup=False, highlight=False, soft_wrap=True)
+        print_plainly(errors, f"left out: {fault}")
     if faults:
         raise typer.Exit(1)
 
@@ -302,9 +302,9 @@ def plot(
     runs = [run for run, _ in found]
     left_out = plot_runs(runs, output, metric) if runs else []
     if runs:
-        console.print(f"wrote {output}", markup=False, highlight=False, soft_wrap=True)
+        print_plainly(console, f"wrote {output}")
     for run in left_out:
-        console.print(f"left out, without {metric} so far: {run.folder}", markup=False, highlight=False, soft_wrap=True)
+        print_plainly(console, f"left out, without {metric} so far: {run.folder}")
     _leave_out(faults)
 
 

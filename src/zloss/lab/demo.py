@@ -16,6 +16,7 @@ from zloss.lab.experiments import build_experiment
 from zloss.lab.models import TrainedModel
 from zloss.lab.plotting import plot_runs
 from zloss.lab.runs import Run
+from zloss.lab.terminal import print_plainly
 from zloss.lab.training import fit, resumed
 
 BEGINNINGS = ("the state of the", "i ask the congress to", "we have the strongest", "my fellow")
@@ -35,7 +36,7 @@ def run_demo(folder: Path, console: Console) -> None:
         console.print(f"{beginning} [bold]...[/bold]  {escape(words)}", highlight=False)
     plot_runs([run], folder / "curve.png", "top_10_error")
     hint = f'Validation curve: {folder / "curve.png"}. Next: zloss predict {quote(str(run.folder))} "your words"'
-    console.print(hint, markup=False, highlight=False, soft_wrap=True)
+    print_plainly(console, hint)
 
 
 def demo_corpus(folder: Path, console: Console) -> Corpus:

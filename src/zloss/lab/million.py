@@ -14,6 +14,7 @@ from zloss.lab.comparison import DemoConfig as DemoConfig
 from zloss.lab.comparison import DemoResult as DemoResult
 from zloss.lab.comparison import Progress, Quality, TrainingError, Watcher
 from zloss.lab.comparison import run_demo as run_demo
+from zloss.lab.terminal import print_plainly
 
 if TYPE_CHECKING:  # rich is optional: `main` says how to get it, instead of an ImportError
     from rich.console import Console
@@ -108,7 +109,7 @@ def line_printer(console: "Console", config: DemoConfig) -> Watcher:
             return
         due = progress.step + config.steps // 10
         line = f"{progress.stage}  {progress.step}/{config.steps}  {figures_of(progress)}"
-        console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
+        print_plainly(console, line.rstrip())
 
     return watch
 

@@ -40,6 +40,11 @@ def positive_numbers(option: str, text: str, kind: type[Number]) -> list[Number]
     return numbers
 
 
+def print_plainly(screen: Console, line: str) -> None:
+    """As it is: there may be brackets in the name of a file or in what a library says, and lines are to be copied."""
+    screen.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
 def run_commands(app: Callable[[], object]) -> None:
     """Run a command line; a user's mistake is a message, not a traceback, and so is a warning."""
     _show_what_can_be_shown()
@@ -65,12 +70,12 @@ def run_commands(app: Callable[[], object]) -> None:
 def _show_warning(message: Warning | str, *_place: object, **_more: object) -> None:
     """In a line, without the place in the code."""
     errors.print("[yellow]warning:[/yellow]", end=" ")
-    errors.print(str(message), markup=False, highlight=False, soft_wrap=True)
+    print_plainly(errors, str(message))
 
 
 def _end_with(message: str) -> NoReturn:
     errors.print("[red]error:[/red]", end=" ")
-    errors.print(message, markup=False, highlight=False, soft_wrap=True)
+    print_plainly(errors, message)
     sys.exit(1)
 
 

@@ -36,7 +36,7 @@ from zloss.lab.durable import require_writable
 from zloss.lab.networks import PRESETS
 from zloss.lab.networks import Precision as TrunkPrecision
 from zloss.lab.records import Record, write_records
-from zloss.lab.terminal import console, errors, positive_numbers, run_commands
+from zloss.lab.terminal import console, errors, positive_numbers, print_plainly, run_commands
 from zloss.lab.training import device_of
 
 bench = typer.Typer(
@@ -190,7 +190,7 @@ def launches(
         records.append(profiled_case(batch=size, hidden=hidden, classes=classes, device=place) | where)
         console.print(launches_table(records[-1]))
     write_records(file, records)
-    _tell(f"{len(records)} records in {file}")
+    print_plainly(errors, f"{len(records)} records in {file}")
 
 
 @bench.command()
@@ -210,7 +210,7 @@ def show(
         _print_tables(records)
     if picture is not None:
         plot(records, picture)
-        _tell(f"wrote {picture}")
+        print_plainly(errors, f"wrote {picture}")
 
 
 # ---- what they share -------------------------------------------------------------------------------------------------
@@ -231,10 +231,10 @@ def run(cases: Sequence[Case], conditions: Conditions, file: Path | None) -> Non
         if journal.records:
             _print_tables(journal.records)
         if journal.written:
-            _tell(f"{journal.written} of {len(cases)} records in {journal.path}")
+            print_plainly(errors, f"{journal.written} of {len(cases)} records in {journal.path}")
     for fault in journal.faults:
         errors.print("[red]not measured:[/red]", end=" ")
-        _tell(fault)
+        print_plainly(errors, fault)
     if journal.faults:
         raise typer.Exit(1)
 
@@ -246,16 +246,11 @@ def _require_writable(file: Path) -> None:
     require_writable(file.parent)
 
 
-def _tell(line: str) -> None:
-    """As it is: there may be brackets in the name of a file, or in what a library says."""
-    errors.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
 def _print_tables(records: Sequence[Record]) -> None:
     for table in tables(records):
         console.print(table.to_rich())
         for line in table.left_out:
-            console.print(f"not run: {line}", markup=False, highlight=False, soft_wrap=True)
+            print_plainly(console, f"not run: {line}")
 
 
 @contextmanager

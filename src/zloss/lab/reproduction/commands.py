@@ -31,7 +31,7 @@ from zloss.lab.reproduction.sources import Sources
 from zloss.lab.reproduction.stacks import fitting
 from zloss.lab.reproduction.studies import SCORE, search_plan, study_name
 from zloss.lab.runs import RunError
-from zloss.lab.terminal import INTERRUPTED, console, errors, positive_numbers
+from zloss.lab.terminal import INTERRUPTED, console, errors, positive_numbers, print_plainly
 from zloss.lab.training import device_of
 from zloss.lab.tuning.display import summary, watching
 from zloss.lab.tuning.evaluators import Together
@@ -350,7 +350,7 @@ def _maker(records: Path, seeds: Sequence[int], at_once: int | None) -> Maker:
             collector = Collector(folder=records, seeds=seeds, at_once=at_once, watch=watch, tell=_tell)
             faults = collect(collector)
         for fault in faults:
-            errors.print(f"no record: {fault}", markup=False, highlight=False, soft_wrap=True)
+            print_plainly(errors, f"no record: {fault}")
         if faults:
             raise typer.Exit(1)
         _tell(f"all records are in {records}; {_how_to_see(records)}")
@@ -365,7 +365,7 @@ def _how_to_see(records: Path) -> str:
 
 
 def _tell(text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    print_plainly(console, text)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from zloss.lab.durable import write_file
 from zloss.lab.evaluation import SCORES
 from zloss.lab.experiments import preset_names
 from zloss.lab.runs import RunError
-from zloss.lab.terminal import INTERRUPTED, console, errors
+from zloss.lab.terminal import INTERRUPTED, console, errors, print_plainly
 from zloss.lab.tuning.display import shown, summary, transfer_table, trial_row, trials_table, watching
 from zloss.lab.tuning.evaluators import Evaluator, OneByOne, Together
 from zloss.lab.tuning.plan import Plan
@@ -205,13 +205,13 @@ def _work(study: TuningStudy, evaluator: Evaluator, at_once: int) -> None:
     except KeyboardInterrupt:
         errors.print(f"\nstopped; {summary(study.trials(), study.plan.trials)}", highlight=False)
         hint = f"go on with: zloss tune run {quote(str(study.folder))} --resume"
-        errors.print(hint, markup=False, highlight=False, soft_wrap=True)
+        print_plainly(errors, hint)
         sys.exit(INTERRUPTED)
     console.print(summary(study.trials(), study.plan.trials), highlight=False)
     if judged := ranked(study.trials(), study.plan.score):
         value = shown(study.plan.score, judged[0].value(study.plan.score))
         hint = f"the best is trial {judged[0].number} with {value}: zloss tune best {quote(str(study.folder))}"
-        console.print(hint, markup=False, highlight=False, soft_wrap=True)
+        print_plainly(console, hint)
 
 
 def _known(score: str) -> str:

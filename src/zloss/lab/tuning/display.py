@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from zloss.lab.display import heading
+from zloss.lab.terminal import print_plainly
 from zloss.lab.tuning.rounds import Watcher
 from zloss.lab.tuning.study import TuningStudy
 from zloss.lab.tuning.transfer import Transfer
@@ -125,7 +126,7 @@ def _print_lines(trials: Sequence[Trial], score: str, console: Console) -> None:
         if trial.state != "running":
             settings = " ".join(f"{key}={_text(value)}" for key, value in trial.settings.items())
             parts = [f"trial {trial.number} {trial.state}", shown(score, trial.value(score)), settings, trial.why]
-            console.print("  ".join(filter(None, parts)), markup=False, highlight=False, soft_wrap=True)
+            print_plainly(console, "  ".join(filter(None, parts)))
 
 
 def _short(key: str, keys: Sequence[str]) -> str:
