@@ -107,7 +107,10 @@ class Plan:
     def check_text(self) -> None:
         """Refuse contexts and batches that the text has too few words or no sentences for."""
         corpus = Corpus.open(self.corpus)
-        for example in map(self.experiment, self.searched.examples()):
+        examples = map(self.experiment, self.searched.examples())
+        # Most differ in what the text does not see, and to look for sentences in a long one takes a while.
+        differing = {(one.network.context, one.training.batch_size, one.training.mode): one for one in examples}
+        for example in differing.values():
             for split in ("train", "valid"):
                 batches_of(corpus, split, example, torch.device("cpu"), shuffle=split == "train")
 
