@@ -37,14 +37,14 @@ def gather_batch(
     return _GatheredRows.apply(h, group), _gathered(target, group)  # type: ignore[no-untyped-call]
 
 
-def refuse_data_parallel(layer: nn.Module, weight: Tensor) -> None:
+def refuse_data_parallel(layer: nn.Module) -> None:
     """Refuse to be inside of `DistributedDataParallel`: for a layer whose gradient is none that it could average, and
     whose factors it would overwrite with those of rank 0. Nor can `fully_shard` share out its weight; and what the
     replicas of `DataParallel` record goes with them.
     """
     is_replica = getattr(layer, "_is_replica", False)
     is_wrapped = getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None) is not None
-    is_sharded = hasattr(weight, "device_mesh")
+    is_sharded = hasattr(layer.V, "device_mesh")
     if is_replica or is_sharded or (is_wrapped and _has_others(None)):
         name = "DataParallel" if is_replica else "fully_shard" if is_sharded else "DistributedDataParallel"
         raise ValueError(

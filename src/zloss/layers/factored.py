@@ -103,7 +103,7 @@ class FactoredLinear(Predicting, FactoredWeight):
         """Statistics of the activations `h @ W.T`, differentiable in `h` and, through the record, in W."""
         check_hidden(h, self.in_features, self.V)
         check_same_device(h, target)
-        refuse_data_parallel(self, self.V)
+        refuse_data_parallel(self)
         self.settle_foreign_writes()
         tape = Tape(self)
         anchor = self._anchor(tape) if torch.is_grad_enabled() and self.V.requires_grad else None

@@ -293,7 +293,7 @@ class FactoredWeight(nn.Module):
     @torch.no_grad()
     def step_(self, lr: float, *, weight_decay: float = 0.0) -> None:
         """Take the SGD step of the recorded gradient and use it up. `FactoredSGD` calls this."""
-        refuse_data_parallel(self, self.V)  # it may have been whole for the forward pass
+        refuse_data_parallel(self)  # it may have been whole for the forward pass
         if not self.waits_for_device and not is_capturing() and (report := self._reports.latest()) is not None:
             self._act_on(report)
         grad = self.recorded_gradient()

@@ -138,8 +138,8 @@ def _complete(found: Mapping[str, Mapping[str, tuple[Path, ...]]]) -> Files:
 
 
 def _by_split(folder: Path) -> Files:
-    visible = [path for path in sorted(folder.rglob("*")) if path.is_file() and not _hidden(path, folder)]
-    visible = [path for path in visible if not _is_prepared(path)]
+    files_there = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    visible = [path for path in files_there if not _hidden(path, folder) and not _is_prepared(path)]
     if not visible:
         raise CorpusError(f"there is no file in the folder {folder}, but for hidden ones and those of prepared corpora")
     files = {split: tuple(path for path in visible if split in text_name(path).split(".")) for split in SPLITS}
