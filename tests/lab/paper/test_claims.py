@@ -148,6 +148,21 @@ def test_a_loss_that_is_missing_leaves_its_claims_open(tmp_path: Path) -> None:
     assert verdict(evidence, "clearly better than log-softmax") is Verdict.REPRODUCED
 
 
+def test_a_claim_that_holds_in_a_variant_alone_is_partly(tmp_path: Path) -> None:
+    """And one of which the variant lacks a loss is judged without it."""
+    swapped = {"z_loss": "softmax", "softmax": "z_loss"}
+    as_tuned = [line | {"loss": swapped.get(line["loss"], line["loss"])} for line in made_up.tuned(2)]
+    both = [line for line in made_up.tuned(2) if line["loss"] in swapped]
+    with_records(tmp_path, "figure2", as_tuned)
+    evidence = with_records(tmp_path, "wide/figure2", both)
+    found = finding(evidence, "clearly better than log-softmax").finding
+    assert found.verdict is Verdict.PARTLY
+    assert re.match(rf"as tuned: Z-loss {MINUS} softmax: .*\. with a wider last layer: Z-loss", found.ours)
+    without = finding(evidence, "lowest top-{5, 10, 20, 50, 100}").finding
+    assert without.verdict is Verdict.NOT_REPRODUCED
+    assert "wider" not in without.ours
+
+
 # ---- a and b ---------------------------------------------------------------------------------------------------------
 
 

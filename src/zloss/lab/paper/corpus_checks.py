@@ -15,7 +15,7 @@ from zloss.lab.paper.verdicts import (
     Check,
     Finding,
     Verdict,
-    combined,
+    combined_finding,
     doubted,
     is_level_or_ahead,
     ratio_finding,
@@ -53,8 +53,7 @@ def on_every_text(
                         break
         if not findings:
             raise NotRunError(models_command(budget))
-        text = ". ".join(f"{corpus}: {finding.ours}" for corpus, finding in findings.items())
-        return Finding(text, combined([finding.verdict for finding in findings.values()], of_speed=of_speed))
+        return combined_finding(findings, of_speed=of_speed)
 
     return check
 

@@ -1,11 +1,12 @@
 """Claims about losses on Penn Treebank, figures 2 and 5: each tuned for each score, test scores compared over seeds."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from zloss.lab.paper.duels import Duel, closest, duel, told
-from zloss.lab.paper.evidence import Evidence
+from zloss.lab.paper.evidence import VARIANTS, Evidence, NotRunError
 from zloss.lab.paper.scores import MINUS
-from zloss.lab.paper.verdicts import Check, Finding, verdict_of, verdict_of_slightly_worse
+from zloss.lab.paper.verdicts import Check, Finding, combined_finding, verdict_of, verdict_of_slightly_worse
 
 NAMES = {
     "squared_error": "squared error",
@@ -19,9 +20,23 @@ NAMES = {
 }
 
 
+def _in_every_variant(check: Check) -> Check:
+    """The same with every variant of figure 2 that has all the losses in question; of figure 5 there is none."""
+
+    def check_all(evidence: Evidence) -> Finding:
+        findings = {"as tuned": check(evidence)}
+        for name, variant in VARIANTS.items():
+            with suppress(NotRunError):
+                findings[variant.title] = check(evidence.variant(name))
+        return combined_finding(findings) if len(findings) > 1 else findings["as tuned"]
+
+    return check_all
+
+
 def beats(winners: Sequence[str], losers: Sequence[str], scores: Sequence[str], figure: int = 2) -> Check:
     """Every one of the winners is better than every one of the losers; the closest duel at each score counts."""
 
+    @_in_every_variant
     def check(evidence: Evidence) -> Finding:
         duels = [
             closest(_duel(evidence, figure, winner, loser, score) for winner in winners for loser in losers)
@@ -35,6 +50,7 @@ def beats(winners: Sequence[str], losers: Sequence[str], scores: Sequence[str], 
 def slightly_worse(first: str, second: str, scores: Sequence[str]) -> Check:
     """The first is behind, by little."""
 
+    @_in_every_variant
     def check(evidence: Evidence) -> Finding:
         duels = [_duel(evidence, 2, first, second, score) for score in scores]
         return Finding(f"{_title([first], [second])}: {told(duels)}", verdict_of_slightly_worse(duels))

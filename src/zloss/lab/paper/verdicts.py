@@ -1,6 +1,6 @@
 """Verdicts on claims, and the rules by which they are given. `RULES` says them to readers of the report."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -55,9 +55,9 @@ RULES = (
     f"A speed-up is reproduced from {BELOW:.0%} of the paper's on, better from {ABOVE:.0%} on, and partly reproduced "
     "from half of it on.",
     "One loss is better than another at a score when the 95 % interval of their difference over seeds (Welch) leaves "
-    "out zero; else they are within noise. A claim about several scores or texts is reproduced when it holds for "
-    "all, partly when it holds for some. With one seed there is no interval, and no more than “partly”, "
-    "for scores and for times to converge.",
+    "out zero; else they are within noise. A claim about several scores is reproduced when it holds for all, partly "
+    "when it holds for some; so is one that was tried on several texts or, in figure 2, with several settings. With "
+    "one seed there is no interval, and no more than “partly”, for scores and for times to converge.",
     f"“Needs {ENOUGH_SEEDS} seeds” marks what is within a point of each other and has fewer, a verdict for now.",
     f"“Slightly” worse is worse by up to {100 * SLIGHTLY:.0f} points of error (by about one in the paper's table 2); "
     "what is further behind is not reproduced. Where the paper has the Z-loss behind and we have it ahead, or level, "
@@ -123,8 +123,14 @@ def doubted(verdict: Verdict, seeds: int) -> Verdict:
     return Verdict.PARTLY if seeds < 2 and verdict in (Verdict.REPRODUCED, Verdict.BETTER) else verdict
 
 
+def combined_finding(findings: Mapping[str, Finding], *, of_speed: bool = False) -> Finding:
+    """Of one claim, by where or how it was tried."""
+    text = ". ".join(f"{how}: {finding.ours}" for how, finding in findings.items())
+    return Finding(text, combined([finding.verdict for finding in findings.values()], of_speed=of_speed))
+
+
 def combined(verdicts: Collection[Verdict], *, of_speed: bool = False) -> Verdict:
-    """Of one claim on several texts or devices.
+    """Of one claim on several texts or devices, or with several settings.
 
     A speed-up that is better than claimed is there all the same; a loss that is better than claimed is not behind.
     """
