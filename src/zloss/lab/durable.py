@@ -5,8 +5,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 if sys.platform != "win32":
@@ -16,27 +16,52 @@ _PARTIAL = ".partial-"
 
 
 def write_file(path: Path, data: bytes | str) -> None:
-    """Replace the file at once; what was there stays until the new one is complete."""
+    """Replace the file at once; what was there stays until the new one is complete. Others that write it wait.
+
+    A device or a pipe is written to: in its place a file would be the end of it.
+    """
     content = data.encode() if isinstance(data, str) else data
     with _blamed_on(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, partial = tempfile.mkstemp(prefix=_PARTIAL, dir=path.parent)
-        with _takes_its_name(Path(partial), path):
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            os.chmod(partial, 0o644)
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            path.write_bytes(content)
+            return
+        with _new_file(path, waits=True) as partial:
+            partial.write_bytes(content)
+
+
+def new_file(path: Path) -> AbstractContextManager[Path]:
+    """A file to write, which takes its name when the block is left without an error, and vanishes otherwise.
+
+    What a process left that was killed in between is to be written over. One that is at it is not disturbed.
+    """
+    return _new_file(path, waits=False)
 
 
 @contextmanager
-def new_file(path: Path) -> Iterator[Path]:
-    """A file to write, which takes its name when the block is left without an error, and vanishes otherwise.
-
-    What a process left that was killed in between is to be written over.
-    """
+def _new_file(path: Path, *, waits: bool) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.parent / f"{_PARTIAL}{path.name}"
-    with _takes_its_name(partial, path):
+    with _taken(partial, partial.touch, waits=waits), _takes_its_name(partial, path):
         yield partial
+
+
+@contextmanager
+def _taken(partial: Path, make: Callable[[], None], *, waits: bool) -> Iterator[None]:
+    """Have something unfinished to oneself, new or left by a process that was killed. Others wait, or are refused."""
+    while True:
+        make()
+        with ExitStack() as stack:
+            try:
+                found = partial.stat().st_ino
+                is_ours = stack.enter_context(locked(partial, waits=waits))
+                is_still_there = partial.stat().st_ino == found
+            except FileNotFoundError:  # whoever had it has finished
+                continue
+            if not is_ours:
+                raise BlockingIOError(errno.EAGAIN, "another process is writing it: wait until it is there")
+            if is_still_there:
+                yield
+                return
 
 
 @contextmanager
@@ -44,10 +69,11 @@ def _takes_its_name(partial: Path, path: Path) -> Iterator[None]:
     """What the block writes is synced and renamed, or removed where that fails."""
     try:
         yield
-        _sync(partial)
+        sync(partial)
         os.replace(partial, path)
-    finally:
+    except BaseException:
         partial.unlink(missing_ok=True)
+        raise
     _sync_folder(path.parent)
 
 
@@ -55,17 +81,16 @@ def _takes_its_name(partial: Path, path: Path) -> Iterator[None]:
 def new_folder(path: Path) -> Iterator[Path]:
     """A folder to fill, which takes its name when the block is left without an error, and vanishes otherwise.
 
-    Leftovers of a process that was killed in between are removed on the way.
+    Leftovers of a process that was killed in between are removed on the way. One that is at it is not disturbed.
     """
-    with tidied(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.parent / f"{_PARTIAL}{path.name}"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
+    partial = path.parent / f"{_PARTIAL}{path.name}"
+    with tidied(path.parent), _taken(partial, lambda: partial.mkdir(parents=True, exist_ok=True), waits=False):
         try:
+            for leftover in partial.iterdir():
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
             yield partial
             for place in (partial, *partial.rglob("*")):
-                (_sync_folder if place.is_dir() else _sync)(place)
+                (_sync_folder if place.is_dir() else sync)(place)
             os.replace(partial, path)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -86,16 +111,16 @@ def tidied(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def locked(folder: Path, *, waits: bool = True) -> Iterator[bool]:
-    """Have a folder to oneself, among processes that ask for it so; yields whether it is.
+def locked(place: Path, *, waits: bool = True) -> Iterator[bool]:
+    """Have a folder or a file to oneself, among processes that ask for it so; yields whether it is.
 
-    The lock is the system's, on the folder itself: it ends with the process, and leaves no file. Where there are no
-    such locks, as on Windows and on some network drives, everybody has the folder.
+    The lock is the system's, on the place itself: it ends with the process, and leaves no file. Where there are no
+    such locks, as on Windows and on some network drives, everybody has it.
     """
     if sys.platform == "win32":
         yield True
         return
-    handle = os.open(folder, os.O_RDONLY)
+    handle = os.open(place, os.O_RDONLY if place.is_dir() else os.O_RDWR)  # network drives lock what may be written
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
         is_ours = True
@@ -139,7 +164,8 @@ def is_full_disk(error: Exception) -> bool:
     return error.errno in numbers if isinstance(error, OSError) else is_told
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until a file is on the disk."""
     with path.open("rb+") as file:  # Windows syncs only what may be written
         os.fsync(file.fileno())
 
