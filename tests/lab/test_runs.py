@@ -137,11 +137,47 @@ def test_mistakes(run: Run, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"no checkpoint of step 5: it has \[10\]"):
         run.load(5)
     (run.folder / "checkpoints" / "000000010" / "tensors.safetensors").write_bytes(b"nonsense")
-    with pytest.raises(RunError, match="cannot be read"):
+    with pytest.raises(RunError, match=r"000000010 cannot be used: .* damaged, or .* or start a new run$"):
         run.load()
+    run.save(checkpoint(20), keep=2)
+    (run.folder / "checkpoints" / "000000020" / "state.json").write_text("{")
+    with pytest.raises(RunError, match=r"000000020 cannot be used: .* remove its folder to go on from step 10$"):
+        run.state()
     (run.folder / "config.json").write_text("{")
     with pytest.raises(RunError, match=r"config\.json cannot be read"):
         _ = run.config
+
+
+def test_killed_before_there_was_a_config(tmp_path: Path) -> None:
+    """The folder is no run, and nothing in it keeps another one from beginning there."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".partial-config.json").write_text("{")
+    run = Run(tmp_path / "run").create({"seed": 1})
+    assert [path.name for path in run.folder.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (b"\xff", "is no JSON"),
+        (b'{"kind": "training", "step": "1"}', "is no metrics with kind and step"),
+        (b'{"kind": "training"}', "is no metrics with kind and step"),
+    ],
+)
+def test_a_damaged_line_of_metrics_is_named(line: bytes, told: str, run: Run) -> None:
+    run.log({"kind": "training", "step": 1})
+    with (run.folder / "metrics.jsonl").open("ab") as file:
+        file.write(line + b"\n")
+    with pytest.raises(RunError, match=rf"metrics\.jsonl, line 2, {told}.*: delete the line"):
+        run.metrics()
+
+
+def test_no_checkpoint_is_on_the_disk_without_its_metrics(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.log({"kind": "training", "step": 1})
+    synced: list[int] = []
+    monkeypatch.setattr("os.fsync", lambda handle: synced.append(os.fstat(handle).st_ino))
+    run.save(checkpoint(1), keep=2)
+    assert synced[0] == (run.folder / "metrics.jsonl").stat().st_ino
 
 
 def test_a_file_is_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,6 +182,50 @@ def test_killed_while_the_best_is_saved(
     assert (run.best_step, run.steps()) == (best, whole.steps())
 
 
+def test_killed_while_an_old_checkpoint_is_removed(corpus: Path, tmp_path: Path) -> None:
+    """Half of one is no checkpoint, and goes even where the run had nothing else to do."""
+    config = experiment(corpus, steps=4)
+    run = fit(config, tmp_path / "run")
+    half = run.folder / "checkpoints" / "000000002"
+    half.mkdir()
+    (half / "state.json").write_text("{}")
+    edit(run, training__keep=1)
+    assert fit(resumed(run.folder), run.folder, resume=True).steps() == [4]
+
+
+def test_two_that_begin_at_once_in_one_folder(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The config that is there is that of the one which trains."""
+    create, first, second = Run.create, experiment(corpus, steps=4), experiment(corpus, steps=8)
+
+    def beaten(run: Run, config: Any) -> Run:
+        monkeypatch.undo()
+        with pytest.raises(RunError, match="another process is training in"):
+            fit(second, run.folder)
+        return create(run, config)
+
+    monkeypatch.setattr(Run, "create", beaten)
+    run = fit(first, tmp_path / "run")
+    assert (run.steps(), run.config) == ([4], to_table(first))
+
+
+STATES: dict[str, dict[str, Any]] = {
+    "schedule": {"schedule": {"best": 0.5, "warm_up": 3}},
+    "optimizers": {"optimizers": []},
+    "config": {"config": {"corpus": "pets", "wings": 2}},
+}
+
+
+@pytest.mark.parametrize("case", STATES)
+def test_a_checkpoint_that_is_damaged_or_of_a_later_version(case: str, corpus: Path, tmp_path: Path) -> None:
+    run = fit(experiment(corpus, steps=4, checkpoint_every=2), tmp_path / "run")
+    path = run.folder / "checkpoints" / "000000004" / "state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | STATES[case]))
+    with pytest.raises(RunError, match=r"000000004 cannot be used: .* remove its folder to go on from step 2$"):
+        fit(resumed(run.folder), run.folder, resume=True)
+    shutil.rmtree(path.parent)
+    assert fit(resumed(run.folder), run.folder, resume=True).steps() == [2, 4]
+
+
 def test_a_run_of_an_early_version_goes_on(corpus: Path, tmp_path: Path) -> None:
     """Its checkpoints do not know the best: a file beside them did."""
     run = fit(experiment(corpus), tmp_path / "run")

@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from zloss.lab.durable import is_full_disk, locked, new_folder, write_file
+from zloss.lab.durable import is_full_disk, is_partial, locked, new_folder, sync, tidied, write_file
 
 _TENSORS, _STATE = "tensors.safetensors", "state.json"
 
@@ -60,9 +60,9 @@ class Run:
     def require_new(self) -> None:
         """Refuse a folder that has something in it, or a name that cannot be used."""
         require_utf8(str(self.folder))
-        if self.folder.is_file():
+        if self.folder.exists() and not self.folder.is_dir():
             raise RunError(f"{self.folder} is a file, a run is a folder: choose another name")
-        if self.folder.exists() and not (self.folder.is_dir() and not any(self.folder.iterdir())):
+        if self.folder.is_dir() and not all(map(is_partial, self.folder.iterdir())):  # as one that was killed leaves
             raise RunError(f"{self.folder} is not empty: resume the run that is there, or choose another folder")
 
     @classmethod
@@ -81,7 +81,7 @@ class Run:
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Add a line of metrics, of a `kind` and a `step`, and the same for TensorBoard, but for what is None."""
-        with self._explained("the metrics"), (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        with self._explained("the metrics"), self._metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
         with self._explained("the events for TensorBoard"):
             if self._events is None:
@@ -100,31 +100,46 @@ class Run:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Keep other processes from training in this folder; refuse where one does."""
-        with locked(self.folder, waits=False) as is_ours:
-            if not is_ours:
-                raise RunError(f"another process is training in {self.folder}: wait for it, or choose another folder")
-            yield
+        with tidied(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with locked(self.folder, waits=False) as is_ours:
+                if not is_ours:
+                    raise RunError(
+                        f"another process is training in {self.folder}: wait for it, or choose another folder"
+                    )
+                yield
 
     def metrics(self) -> list[dict[str, Any]]:
         """All lines of metrics so far. A last line that a killed process left half-written does not count."""
-        path = self.folder / "metrics.jsonl"
-        lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
         records = []
-        for number, line in enumerate(lines[:-1], start=1):
+        for number, line in enumerate(self._metrics_text().split("\n")[:-1], start=1):
             try:
                 record = json.loads(line)
             except json.JSONDecodeError as error:
-                raise RunError(f"{path}, line {number}, is no JSON ({error.msg}): delete the line") from error
-            if not (isinstance(record, dict) and {"kind", "step"} <= record.keys()):
-                raise RunError(f"{path}, line {number}, is no metrics with kind and step: delete the line")
+                raise RunError(f"{self._metrics}, line {number}, is no JSON ({error.msg}): delete the line") from error
+            if not (isinstance(record, dict) and "kind" in record and isinstance(record.get("step"), int)):
+                raise RunError(f"{self._metrics}, line {number}, is no metrics with kind and step: delete the line")
             records.append(record)
         return records
+
+    @property
+    def _metrics(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    def _metrics_text(self) -> str:
+        """With a mark for bytes that are no text, by which the line is found that has them."""
+        try:
+            return self._metrics.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            raise RunError(f"{self._metrics} cannot be read: {error.strerror}") from error
 
     def forget_after(self, step: int) -> None:
         """Drop the metrics of later steps: training resumes here, and they will come again."""
         kept = [record for record in self.metrics() if record["step"] <= step]
         with self._explained("the metrics"):
-            write_file(self.folder / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in kept))
+            write_file(self._metrics, "".join(json.dumps(record) + "\n" for record in kept))
         self._resumed_at = step
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------
@@ -132,10 +147,17 @@ class Run:
     def save(self, checkpoint: Checkpoint, *, keep: int) -> None:
         """Write a checkpoint; of the older ones the last `keep - 1` and the best stay."""
         place, what = self._place(checkpoint.step), f"the checkpoint of step {checkpoint.step}"
+        if self._metrics.exists():  # those of the steps before: no checkpoint is there without them
+            with self._explained("the metrics"):
+                sync(self._metrics)
         with self._explained(what), new_folder(place) as folder:
             save_file({name: tensor.contiguous() for name, tensor in checkpoint.tensors.items()}, folder / _TENSORS)
             (folder / _TENSORS).chmod(0o644)  # safetensors has it for its owner alone
             (folder / _STATE).write_text(json.dumps(checkpoint.state) + "\n")
+        self.drop_old(keep=keep)
+
+    def drop_old(self, *, keep: int) -> None:
+        """Remove all checkpoints but the newest and the best, and what a process left that was killed here."""
         best = self.best_step
         for step in self.steps()[:-keep]:
             if step != best:
@@ -145,7 +167,7 @@ class Run:
     def best_step(self) -> int | None:
         """The step of the best checkpoint, once there is one."""
         steps, before = self.steps(), self.folder / "best.json"  # where early versions noted it
-        schedule = _read_json(self._place(steps[-1]) / _STATE).get("schedule", {}) if steps else {}
+        schedule = self._state_of(steps[-1]).get("schedule", {}) if steps else {}
         if "best_step" not in schedule and before.exists():
             return int(_read_json(before)["step"])
         best: int | None = schedule.get("best_step")
@@ -160,15 +182,29 @@ class Run:
     def load(self, step: int | None = None, *, device: str = "cpu") -> Checkpoint:
         """The checkpoint of a step, by default the last one."""
         step = self._present(step)
-        place = self._place(step)
         try:
-            return Checkpoint(step, load_file(place / _TENSORS, device=device), _read_json(place / _STATE))
+            return Checkpoint(step, load_file(self._place(step) / _TENSORS, device=device), self._state_of(step))
         except (OSError, SafetensorError) as error:
-            raise RunError(f"the checkpoint {place} cannot be read: {error}") from error
+            raise self.unusable(step, error) from error
 
     def state(self) -> dict[str, Any]:
         """What the last checkpoint has beside its tensors."""
-        return _read_json(self._place(self._present(None)) / _STATE)
+        return self._state_of(self._present(None))
+
+    def _state_of(self, step: int) -> dict[str, Any]:
+        try:
+            return _read_json(self._place(step) / _STATE)
+        except RunError as error:
+            raise self.unusable(step, error) from error
+
+    def unusable(self, step: int, why: object) -> RunError:
+        """What to do about a checkpoint that is damaged, or that a later version has written."""
+        before = [one for one in self.steps() if one < step]
+        way = f"remove its folder to go on from step {before[-1]}" if before else "start a new run"
+        return RunError(
+            f"the checkpoint {self._place(step)} cannot be used: {why}. It is damaged, or of a later version of zloss; "
+            f"use that version, or {way}"
+        )
 
     def _present(self, step: int | None) -> int:
         """The step, by default the last one, if it has a checkpoint."""

@@ -213,12 +213,12 @@ def fit(config: Experiment, folder: Path, *, resume: bool = False, watch: Watche
     if not resume:
         run.require_new()
     trainer = Trainer(config, run, watch or (lambda _: None))  # before anything is written: it may well fail
-    if not resume:
-        run.create(to_table(config))
     with run.alone():
-        if resume and run.steps():
+        if not resume:
+            run.create(to_table(config))
+        elif run.steps():
             trainer.restore(run.load(device=str(trainer.device)))
-        elif resume:  # it was stopped before its first checkpoint
+        else:  # it was stopped before its first checkpoint
             run.forget_after(0)
         try:
             trainer.train()
@@ -246,7 +246,11 @@ def _require_continued(config: Experiment, run: Run) -> None:
             stacklevel=3,
         )
         return
-    for key, (old, new) in differing(to_table(from_table(Experiment, before)), to_table(config)).items():
+    try:
+        trained_with = to_table(from_table(Experiment, before))
+    except ConfigError as error:
+        raise run.unusable(run.steps()[-1], error) from error
+    for key, (old, new) in differing(trained_with, to_table(config)).items():
         if key not in _CHANGEABLE:
             may = ", ".join(name.rpartition(".")[2] for name in _CHANGEABLE)
             raise RunError(
@@ -474,21 +478,30 @@ class Trainer:
         self.run.save(Checkpoint(self.step, tensors, state), keep=self.config.training.keep)
 
     def _save_once(self) -> None:
-        if self.step not in self.run.steps():
+        if self.step in self.run.steps():
+            self.run.drop_old(keep=self.config.training.keep)
+        else:
             self.save()
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go back to where a checkpoint was written."""
         load_network(self.network, checkpoint, self.corpus)
+        try:
+            self._restore_rest(checkpoint)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise self.run.unusable(checkpoint.step, f"{type(error).__name__}, {error}") from error
+        self.step = checkpoint.step
+        self._timed_from = self.step + _UNTIMED_STEPS
+        self.run.forget_after(self.step)
+        self._since = (time.perf_counter(), self.step)
+
+    def _restore_rest(self, checkpoint: Checkpoint) -> None:
+        """What there is beside the weights."""
         for number, optimizer in enumerate(self.optimizers):
             of_optimizer = with_prefix(checkpoint.tensors, f"optimizer.{number}.")
             optimizer.load_state_dict(joined_state(of_optimizer, checkpoint.state["optimizers"][number]))
         self.schedule = Schedule(**{"best_step": self.run.best_step} | checkpoint.state["schedule"])
-        self.step = checkpoint.step
         self.stopwatch = Stopwatch(checkpoint.state.get("seconds", 0.0))  # early ones had none
-        self._timed_from = self.step + _UNTIMED_STEPS
-        self.run.forget_after(self.step)
-        self._since = (time.perf_counter(), self.step)
         set_random_states(with_prefix(checkpoint.tensors, "random."), self.device)
 
     @property
@@ -588,7 +601,7 @@ def build_optimizers(config: Experiment, network: NgramNetwork) -> list[Optimize
 
 def load_network(network: NgramNetwork, checkpoint: Checkpoint, corpus: Corpus) -> None:
     """Give a network the weights of a checkpoint, if these are for the words of the corpus."""
-    classes, vocabulary = checkpoint.state["classes"], checkpoint.state.get("vocabulary")  # early ones had none
+    classes, vocabulary = checkpoint.state.get("classes"), checkpoint.state.get("vocabulary")  # early ones had none
     if classes != network.head.num_classes or vocabulary not in (None, corpus.vocabulary_sha256):
         raise RunError(
             f"the checkpoint has {classes} classes, the vocabulary {network.head.num_classes}, or other words: "
