@@ -39,7 +39,7 @@ LAYERS = (
     ("zloss.losses.spherical",),
     ("zloss.losses.dense",),
     ("zloss.losses",),
-    ("zloss.layers.precision",),
+    ("zloss.layers.limits", "zloss.layers.precision"),
     ("zloss.layers.faults",),
     ("zloss.layers.gradient",),
     ("zloss.layers.update",),

@@ -1,6 +1,7 @@
 """Every head keeps the promises of `zloss.Head`, judged by its slow definition in float64: losses, gradients, steps."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -256,6 +257,29 @@ def test_a_loss_that_derives_from_the_softmax_is_what_it_says(device: torch.devi
     head = zloss.DenseOutput(HIDDEN, CLASSES, loss=Doubled(), device=device)
     h, target = torch.randn(4, HIDDEN, device=device), torch.randint(CLASSES, (4,), device=device)
     assert torch.equal(head(h, target), Doubled()(head.linear(h), target))
+
+
+def curvature(loss: Callable[[Tensor], Tensor], h: Tensor) -> Tensor | None:
+    """The second derivative along some direction; None where it is refused."""
+    try:
+        product: Tensor = torch.autograd.functional.vhp(loss, h, h.detach().cos())[1]
+    except RuntimeError as refusal:
+        if "second derivatives, and this layer has first ones only" not in str(refusal):
+            raise
+        return None
+    return product
+
+
+@every_head
+def test_second_derivatives_are_right_or_refused(case: HeadCase, device: torch.device) -> None:
+    if " by " in case.name:
+        pytest.skip("a softmax of others, torch's own among them, may have second derivatives of zero")
+    head = case.made(device)
+    weights, (h, target) = case.weights(head), good_batch(head)
+    expected = curvature(lambda h: reduced(seeded(per_example, case, weights, h, target), target, "mean"), h)
+    found = curvature(lambda h: seeded(head, h, target), h)
+    if found is not None:
+        assert_close(found, expected)
 
 
 @every_head

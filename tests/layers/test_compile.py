@@ -1,6 +1,7 @@
 """`torch.compile` of a network with a factored layer takes the same steps."""
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -39,3 +40,19 @@ def test_a_compiled_network_takes_the_same_steps(device: torch.device) -> None:
         plain.step(expected)
         twin.step(loss)
     torch.testing.assert_close(twin.output.weight(), plain.output.weight())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_steps_compile_nothing_anew(device: torch.device) -> None:
+    graphs = []
+
+    def count(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()  # other tests have compiled the same code
+    network = Network().to(device)
+    compiled = torch.compile(network, backend=count)
+    for _ in range(5):
+        network.step(compiled(torch.randn(6, 8, device=device), torch.randint(300, (6,), device=device)))
+    assert len(graphs) == 2, "the trunk and the loss"

@@ -329,15 +329,6 @@ def test_the_batch_may_be_overwritten_before_the_step(device: torch.device) -> N
     assert torch.equal(layer.weight(), twin.weight())
 
 
-def test_double_backward_is_refused(device: torch.device) -> None:
-    layer = make_layer(device)
-    h, target = batch(layer)
-    (grad,) = torch.autograd.grad(zloss.ZLoss(a=0.2, b=8.0)(layer(h, target)), h, create_graph=True)
-    # The kernel of the loss, on a GPU, has no derivative to begin with.
-    with pytest.raises(RuntimeError, match=r"once_differentiable|does not require grad"):
-        grad.sum().backward()
-
-
 def test_gradient_of_h_by_gradcheck(device: torch.device) -> None:
     layer = make_layer(device, bias=True)
     target = torch.tensor([[1, 2], [3, -100], [4, 4]], device=device)

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from zloss import kernels
+from zloss.layers.limits import first_derivatives_only
 
 
 class RowBlocks(nn.Module):
@@ -155,7 +155,7 @@ class _BlockLinear(torch.autograd.Function):
         return products.scores(h, weight, bias)
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         h, weight, bias = ctx.saved_tensors
         wants_h, wants_weight, wants_bias, _ = ctx.needs_input_grad

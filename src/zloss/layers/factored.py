@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from zloss.layers.faults import Fault
 from zloss.layers.gradient import all_places, nonzero_places
 from zloss.layers.inputs import check_hidden, check_same_device, check_sizes
+from zloss.layers.limits import export_error, refuse_transforms, uncompiled
 from zloss.layers.prediction import Predicting
 from zloss.layers.ranking import LinearScores
 from zloss.layers.statistics import FactoredStatistics, KernelStatistics, Tape, with_bias_column
@@ -95,6 +96,7 @@ class FactoredLinear(Predicting, FactoredWeight):
         self.V.uniform_(-bound, bound)
         self.adopt_rows()
 
+    @uncompiled
     def forward(
         self,
         h: Tensor,  # (B, H)
@@ -104,6 +106,7 @@ class FactoredLinear(Predicting, FactoredWeight):
         check_hidden(h, self.in_features, self.V)
         check_same_device(h, target)
         refuse_data_parallel(self)
+        refuse_transforms()
         self.settle_foreign_writes()
         tape = Tape(self)
         anchor = self._anchor(tape) if torch.is_grad_enabled() and self.V.requires_grad else None
@@ -196,6 +199,10 @@ class FactoredLinear(Predicting, FactoredWeight):
         if (bias is not None) != self.has_bias:
             return f"it has {'a' if bias is not None else 'no'} bias: build this layer with bias={bias is not None}"
         return None
+
+    def __prepare_scriptable__(self) -> Any:
+        """What TorchScript asks for before it compiles a module."""
+        raise export_error()
 
     def extra_repr(self) -> str:
         return (

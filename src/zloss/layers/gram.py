@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from zloss.layers.conditioning import centred_moments
 from zloss.layers.dense import DenseLinear
 from zloss.layers.inputs import check_hidden
+from zloss.layers.limits import first_derivatives_only
 from zloss.layers.precision import default_product_dtype, default_state_dtype, exact_products
 from zloss.layers.statistics import with_bias_column
 from zloss.stats import SphericalStats
@@ -77,7 +77,7 @@ class GramStatistics(torch.autograd.Function):
         return scores.to(wide), mean.to(wide), scatter.to(wide)
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, score_grad: Tensor, mean_grad: Tensor, scatter_grad: Tensor) -> tuple[Tensor | None, ...]:
         weight, hs, hg, wbar, rows, index, valid = ctx.saved_tensors
         target_grad = torch.where(valid, score_grad.to(hs.dtype), 0)

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from zloss import kernels
 from zloss.capture import is_capturing_step
 from zloss.layers.faults import Fault
 from zloss.layers.gradient import RecordedGradient
+from zloss.layers.limits import first_derivatives_only
 from zloss.layers.precision import exact_products
 from zloss.layers.weight import FactoredWeight
 from zloss.targets import Targets
@@ -81,7 +81,7 @@ class FactoredStatistics(torch.autograd.Function):
         return scores.to(rows.dtype), mean.to(rows.dtype), scatter.to(rows.dtype)
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, score_grad: Tensor, mean_grad: Tensor, scatter_grad: Tensor) -> tuple[Tensor | None, ...]:
         hs, hg, hu, mean, rows, places, index, valid, refused = ctx.saved_tensors
         ctx.tape.check_unchanged()
@@ -136,7 +136,7 @@ class KernelStatistics(torch.autograd.Function):
         return made.scores, made.mean, made.scatter, made.valid
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(
         ctx: Any, score_grad: Tensor | None, mean_grad: Tensor | None, scatter_grad: Tensor | None, _: None
     ) -> tuple[Tensor | None, ...]:

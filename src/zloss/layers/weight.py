@@ -16,6 +16,7 @@ from zloss.layers.faults import DeviceReports, Fault, fault_error
 from zloss.layers.foreign_writes import Stamp, is_one_matrix, is_plain, stamps
 from zloss.layers.fused import FusedFactors
 from zloss.layers.gradient import RecordedGradient, concatenate
+from zloss.layers.limits import refuse_export
 from zloss.layers.precision import check_dtypes, default_product_dtype, default_state_dtype, exact_products
 from zloss.layers.update import Factors, Step, exact_step, subtract_rows_
 from zloss.parallel import refuse_data_parallel
@@ -164,6 +165,7 @@ class FactoredWeight(nn.Module):
 
         An initialiser that goes through the parameters of a model means W, and knows nothing of what is known about it.
         """
+        refuse_export()
         if not self._settles():
             raise ValueError(
                 "V or its factors were written to from outside, as when weights are averaged (or by LBFGS), and no "
@@ -296,6 +298,11 @@ class FactoredWeight(nn.Module):
         refuse_data_parallel(self)  # it may have been whole for the forward pass
         if not self.waits_for_device and not is_capturing() and (report := self._reports.latest()) is not None:
             self._act_on(report)
+        if self.V.grad is not None and self._has_gradient():
+            raise ValueError(
+                "V has a .grad, which this layer never gives it. V is a factor of the weights, not the weights: leave "
+                "it out of penalties on parameters(), FactoredSGD has weight_decay; and tie no embedding to it"
+            )
         grad = self.recorded_gradient()
         if grad is None:
             self._warn_if_zeroed_too_soon()
