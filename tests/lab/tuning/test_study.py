@@ -155,6 +155,18 @@ def test_a_killed_worker_is_made_up_for(corpus: Path, tmp_path: Path) -> None:
     assert files_of(study) == ["study.db", "study.json"]
 
 
+def test_a_trial_whose_worker_was_killed_before_it_said_so(corpus: Path, tmp_path: Path) -> None:
+    """It may be of any worker that is there; where none is, it is nobody's."""
+    study = TuningStudy.begin(tmp_path / "it", tiny_plan(corpus, trials=2))
+    study._study.ask(study.plan.searched.distributions)
+    study._study.set_user_attr("elsewhere:1:0", time.time())
+    study.run(MadeUp(distance))
+    assert states(study) == ["running", "complete"]
+    study._study.set_user_attr("elsewhere:1:0", time.time() - workers._SILENCE_S * 2)
+    study.run(MadeUp(distance))
+    assert states(study) == ["interrupted", "complete", "complete"]
+
+
 def files_of(study: TuningStudy) -> list[str]:
     return sorted(file.name for file in study.folder.iterdir())
 
@@ -163,7 +175,7 @@ def test_runs_that_somebody_trains_are_no_leftovers(corpus: Path, tmp_path: Path
     """Of another worker, and of one that was given up, such as a process that was stopped for long and goes on."""
     study = TuningStudy.begin(tmp_path / "it", tiny_plan(corpus, trials=2))
     for _ in range(3):
-        study._study.ask(study.plan.searched.distributions)
+        study._study.ask(study.plan.searched.distributions).set_user_attr(workers.WORKER, "elsewhere:1:0")
     for number in (1, 2):
         study._study.tell(number, state=optuna.trial.TrialState.FAIL)
     for name in ("00000", "00001", "00002", "notes"):

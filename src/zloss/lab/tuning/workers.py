@@ -61,11 +61,21 @@ def abandoned(study: Study) -> list[FrozenTrial]:
 
 
 def _is_abandoned(trial: FrozenTrial, heard: dict[str, float]) -> bool:
-    worker = trial.user_attrs.get(WORKER)
     started = 0.0 if trial.datetime_start is None else trial.datetime_start.timestamp()
-    if worker is not None and _is_gone(worker):
-        return True
-    return time.time() - heard.get(str(worker), started) > _SILENCE_S
+    worker = trial.user_attrs.get(WORKER)
+    if worker is not None:
+        return _is_lost(worker, heard.get(worker, started))
+    # Of one that has not yet said so, or was killed before it could. This process is not beginning any.
+    others = [name for name in heard if name != own_name()]
+    return _is_long_ago(started) or all(_is_lost(name, heard[name]) for name in others)
+
+
+def _is_lost(worker: str, last_heard: float) -> bool:
+    return _is_gone(worker) or _is_long_ago(last_heard)
+
+
+def _is_long_ago(moment: float) -> bool:
+    return time.time() - moment > _SILENCE_S
 
 
 def _is_gone(worker: str) -> bool:
