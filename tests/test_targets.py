@@ -12,6 +12,7 @@ from zloss.targets import IGNORE_INDEX, Targets, checked_targets, parse_targets
 
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 CLASSES = 9
+RAGGED = torch.nested.nested_tensor([torch.tensor([1, 2]), torch.tensor([3])], layout=torch.jagged)
 
 
 def test_the_default_ignore_index_is_that_of_pytorch() -> None:
@@ -99,6 +100,7 @@ def test_the_message_names_the_culprit_in_every_integer_type(
         (torch.zeros(3, dtype=torch.long), "got (3,)"),
         (torch.zeros(1, 2, dtype=torch.long), "got (1, 2)"),
         (torch.zeros(2, 1, 1, dtype=torch.long), "got (2, 1, 1)"),
+        (RAGGED, "torch.nested.to_padded_tensor(target, ignore_index)"),
         (torch.zeros(2, 0, dtype=torch.long), "target has no columns: give at least one per example"),
     ],
 )

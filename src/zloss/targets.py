@@ -80,6 +80,8 @@ def target_columns(target: Tensor, num_rows: int, num_classes: int) -> Tensor:  
     """Check shape and dtype of `target`, and bring it into one of each."""
     if not isinstance(target, Tensor):
         raise ValueError(f"target must be a tensor of class indices, got {type(target).__name__}")
+    if target.is_nested:
+        raise ValueError("target is a nested tensor: give torch.nested.to_padded_tensor(target, ignore_index)")
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
         hint = f"; {_OF_MULTI_HOT}" if target.dim() == 2 else ""
         raise ValueError(f"target must hold integer class indices, got dtype {target.dtype}{hint}")
