@@ -42,17 +42,26 @@ def test_a_compiled_network_takes_the_same_steps(device: torch.device) -> None:
     torch.testing.assert_close(twin.output.weight(), plain.output.weight())
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_steps_compile_nothing_anew(device: torch.device) -> None:
-    graphs = []
+class Graphs(list[torch.fx.GraphModule]):
+    """A compiler that compiles nothing and keeps what it was given."""
 
-    def count(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
-        graphs.append(graph)
+    def __call__(self, graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+        self.append(graph)
         return graph.forward
 
+
+@pytest.mark.filterwarnings("ignore")
+def test_steps_compile_nothing_anew(device: torch.device) -> None:
     torch.compiler.reset()  # other tests have compiled the same code
     network = Network().to(device)
-    compiled = torch.compile(network, backend=count)
+    in_training, in_validation = Graphs(), Graphs()
+    compiled = torch.compile(network, backend=in_training)
+    best = torch.compile(lambda x: network.output.topk(network.trunk(x), 3), backend=in_validation)
+    seen = []
     for _ in range(5):
-        network.step(compiled(torch.randn(6, 8, device=device), torch.randint(300, (6,), device=device)))
-    assert len(graphs) == 2, "the trunk and the loss"
+        x, target = torch.randn(6, 8, device=device), torch.randint(300, (6,), device=device)
+        network.step(compiled(x, target))
+        torch.testing.assert_close(best(x), network.output.topk(network.trunk(x), 3))
+        seen.append(len(in_validation))
+    assert len(in_training) == 2, "the trunk and the loss"
+    assert seen[0] == seen[-1]

@@ -219,6 +219,7 @@ class FactoredLinear(Predicting, FactoredWeight):
         anchor.register_post_accumulate_grad_hook(lambda _: self.record(tape.take()))
         return anchor
 
+    @uncompiled
     def scores(self, h: Tensor) -> LinearScores:
         self.raise_faults()
         check_hidden(h, self.in_features, self.V)
