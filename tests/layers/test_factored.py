@@ -268,6 +268,19 @@ def test_writes_that_leave_no_matrix_are_refused(name: str, use: Callable[..., o
     use(layer)
 
 
+def test_some_rows_of_a_trained_layer_may_be_written(device: torch.device) -> None:
+    layer = make_layer(device)
+    train(layer, 3)
+    row, expected = torch.ones(HIDDEN, dtype=torch.float64, device=device), layer.weight()
+    copied = copy.deepcopy(layer)
+    layer.refactor()
+    with torch.no_grad():
+        layer.V[7] = copied.V[7] = expected[7] = row
+    with pytest.raises(ValueError, match=r"to write some rows of a trained layer, refactor\(\) first"):
+        copied.weight()
+    assert relative_error(layer.weight(), expected) < 1e-12  # a product of 6 terms, in float64
+
+
 def test_a_write_between_backward_and_step_is_refused(device: torch.device) -> None:
     layer = make_layer(device)
     loss_of(layer).backward()

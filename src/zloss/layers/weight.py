@@ -152,7 +152,10 @@ class FactoredWeight(nn.Module):
 
     @torch.no_grad()
     def adopt_rows(self) -> None:
-        """Take what V holds now as W: after you have written weights of your own to it."""
+        """Take what V holds now as W: after you have written weights of your own to it, to all of it.
+
+        Once the layer has stepped, other rows of V are no weights; before you write to some of them, `refactor()`.
+        """
         self._set_factors(self._plain_factors(self.V))
         self._forget_history()
         self._own_weights()
@@ -170,7 +173,7 @@ class FactoredWeight(nn.Module):
             raise ValueError(
                 "V or its factors were written to from outside, as when weights are averaged (or by LBFGS), and no "
                 "longer make one weight matrix: average weight() instead (README, averages), load a checkpoint, or "
-                "call adopt_rows() where V holds weights of yours"
+                "call adopt_rows() where all of V is yours; to write some rows of a trained layer, refactor() first"
             )
 
     def _settles(self) -> bool:
