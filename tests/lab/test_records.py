@@ -27,6 +27,18 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert records.read_records(path) == [{"time_ms": 1.5}]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [b'{"time_ms": 1', b"\xff", b"", b"[1]", b"[" * 100_000, b'{"time_ms": ' + b"1" * 5000 + b"}"],
+    ids=["torn", "no text", "empty", "no object", "deep", "endless"],
+)
+def test_a_damaged_line_is_named(line: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"time_ms": 1.5}\r\n' + line + b"\n")
+    with pytest.raises(ValueError, match=r"^line 2 of .*a\.jsonl is no (JSON|record), .*: restore or delete the line$"):
+        records.read_records(path)
+
+
 def test_provenance_tells_hardware_versions_and_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZLOSS_COMMIT", "abc1234")
     told = records.provenance(torch.device("cpu"))
@@ -85,11 +97,3 @@ def test_an_installed_copy_has_no_commit_of_others(checkout: Path, monkeypatch: 
     installed.write_text("1\n")
     monkeypatch.setattr(records, "__file__", str(installed))
     assert commit() == "unknown"
-
-
-@pytest.mark.parametrize(("line", "what"), [('{"a": 1', "is no JSON"), ("[1, 2]", "is no record")])
-def test_a_damaged_line_is_named(line: str, what: str, tmp_path: Path) -> None:
-    path = tmp_path / "records.jsonl"
-    path.write_text('{"a": 0}\n' + line + "\n")
-    with pytest.raises(ValueError, match=f"line 2 of .*records.jsonl {what}, .*: restore or delete the line"):
-        records.read_records(path)

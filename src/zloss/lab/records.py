@@ -36,16 +36,16 @@ def write_records(path: Path, records: Iterable[Record]) -> None:
 
 def read_records(path: Path) -> list[Record]:
     """All records of a file, in order."""
-    return [_read_line(path, number, line) for number, line in enumerate(path.read_text().splitlines(), start=1)]
+    return [_read_line(path, number, line) for number, line in enumerate(path.read_bytes().splitlines(), start=1)]
 
 
-def _read_line(path: Path, number: int, line: str) -> Record:
+def _read_line(path: Path, number: int, line: bytes) -> Record:
     try:
         record = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # what is no UTF-8, has a number without end or is nested too deep
         raise ValueError(f"line {number} of {path} is no JSON, {error}: restore or delete the line") from error
     if not isinstance(record, dict):
-        raise ValueError(f"line {number} of {path} is no record, {line[:40]}: restore or delete the line")
+        raise ValueError(f"line {number} of {path} is no record, {line[:40].decode()}: restore or delete the line")
     return record
 
 

@@ -96,6 +96,9 @@ def test_what_is_no_record_is_never_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"figure2.jsonl is no file of records"):
         ledger.add([record(1)])
     assert ledger.path.read_text() == "no JSON\n"
+    ledger.path.write_text('{"figure": 3}\n')
+    with pytest.raises(ValueError, match=r'figure2\.jsonl, line 1: "figure" must be 2 .*: restore or delete the line$'):
+        ledger.add([record(1)])
 
 
 def _add_many(rank: int, folder: Path) -> None:

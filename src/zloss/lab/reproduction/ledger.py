@@ -44,10 +44,17 @@ class Ledger:
         stamp = found.st_ino, found.st_mtime_ns, found.st_size
         if self._read is None or self._read[0] != stamp:
             try:
-                self._read = stamp, [(record, PARSERS[self.name](record)) for record in read_records(self.path)]
+                records = read_records(self.path)
             except ValueError as error:
                 raise ValueError(f"{self.path} is no file of records: {error}") from error
+            self._read = stamp, [self._entry(number, record) for number, record in enumerate(records, start=1)]
         return list(self._read[1])
+
+    def _entry(self, number: int, record: Record) -> Entry:
+        try:
+            return record, PARSERS[self.name](record)
+        except ValueError as error:
+            raise ValueError(f"{self.path}, line {number}: {error}: restore or delete the line") from error
 
     def results(self) -> list[Any]:
         """What the records say."""
