@@ -341,9 +341,12 @@ def test_png_files_of_what_is_there(tmp_path: Path, nothing: Evidence) -> None:
 def test_the_command_writes_the_page(
     tmp_path: Path, folder: Path, page: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert zloss("report", "--to", tmp_path / "r.html", "--records", folder) == 0
-    assert (tmp_path / "r.html").read_text() == page
-    assert re.search(r"\d+ reproduced, 2 better, 2 partly, 1 not reproduced", capsys.readouterr().out)
+    place = tmp_path / "r [bold] [" / "x].html"  # no markup, though it looks like some
+    assert zloss("report", "--to", place, "--records", folder) == 0
+    assert place.read_text() == page
+    told = capsys.readouterr().out
+    assert told.startswith(f"wrote {place}\n")
+    assert re.search(r"\d+ reproduced, 2 better, 2 partly, 1 not reproduced", told)
 
 
 @pytest.mark.parametrize(("make", "complaint"), [(False, "no records in"), (True, "line 1: ")])

@@ -85,7 +85,7 @@ def test_what_to_do_next_can_be_copied(
 @pytest.mark.parametrize("name", ["z_loss", "softmax", "spherical_softmax"])
 def test_a_trial_as_a_training(name: str, corpus: Path, tmp_path: Path) -> None:
     """The command and the file give the same experiment, whatever the head of the preset was."""
-    plan = tiny_plan(corpus, space=space_table(name), settings=["training.epochs=3"], first=7)
+    plan = tiny_plan(corpus, space=space_table(name), settings=["training.epochs=3"], first=7, name="two\nlines")
     settings = next(plan.searched.examples())
     trial = Trial(0, "complete", settings, [], "", None)
     words = shlex.split(train_command(plan, trial, "mrr"))

@@ -8,7 +8,7 @@ import typer
 from zloss.lab.paper.claims import counts, judged
 from zloss.lab.paper.evidence import Evidence
 from zloss.lab.paper.report import write_report
-from zloss.lab.terminal import console
+from zloss.lab.terminal import console, print_plainly
 
 
 def report(
@@ -23,6 +23,6 @@ def report(
     """
     evidence = Evidence.read(records)
     for path in write_report(evidence, page, figures):
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+        print_plainly(console, f"wrote {path}")
     told = (f"{count} {verdict}" for verdict, count in counts(judged(evidence)).items() if count)
     console.print(", ".join(told), highlight=False)

@@ -33,7 +33,7 @@ def train_config(plan: Plan, trial: Trial, score: str) -> str:
     """The same as a TOML file, with all keys but the corpus; what is none is the word "none"."""
     table = to_table(_experiment(plan, trial, score))
     del table["corpus"]
-    origin = f"# Trial {trial.number} of the study {plan.name}. Train it with --preset {plan.preset} --config.\n"
+    origin = f"# Trial {trial.number} of the study {plan.name!r}. Train it with --preset {plan.preset} --config.\n"
     return origin + "\n".join(_toml_lines(table)) + "\n"
 
 
