@@ -39,7 +39,7 @@ def check_dtypes(dtype: torch.dtype, state_dtype: torch.dtype | None, product_dt
         if value not in (torch.float32, torch.float64, None):
             raise ValueError(
                 f"{name} must be torch.float32 or torch.float64, got {value}; "
-                "for half precision, run the layers below under autocast"
+                "for half precision, run the layers below under autocast, or convert them alone"
             )
         if value is not None and torch.promote_types(dtype, value) != value:
             raise ValueError(f"{name} {value} is coarser than dtype {dtype}")
