@@ -13,6 +13,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 import zloss
+from tests.graphs import Graphs
 from tests.heads.registry import hierarchical_log_prob
 from tests.memory import LargestTensor
 from zloss import Clustering, HierarchicalSoftmax
@@ -382,3 +383,18 @@ def test_who_waits_for_the_device_is_not_captured(has_triton: bool, monkeypatch:
     assert {options for options, is_capturable in found.items() if is_capturable} == (
         {("auto", False), ("triton", False)} if has_triton else {("triton", False)}
     )
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler about its own doing
+def test_batches_compile_nothing_anew() -> None:
+    """However many clusters their targets are in."""
+    torch.compiler.reset()  # other tests have compiled the same code
+    head, graphs = make_head(100), Graphs()
+    compiled = torch.compile(head, backend=graphs)
+    h = torch.randn(8, HIDDEN, dtype=torch.float64)
+    seen = []
+    for last in (1, 20, 50, 99):
+        target = torch.linspace(0, last, 8).long()
+        assert_close(compiled(h, target), head(h, target))
+        seen.append(len(graphs))
+    assert seen[0] == seen[-1]

@@ -1,13 +1,13 @@
 """`torch.compile` of a network with a factored layer takes the same steps."""
 
 import copy
-from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import zloss
+from tests.graphs import Graphs
 
 
 class Network(nn.Module):
@@ -40,14 +40,6 @@ def test_a_compiled_network_takes_the_same_steps(device: torch.device) -> None:
         plain.step(expected)
         twin.step(loss)
     torch.testing.assert_close(twin.output.weight(), plain.output.weight())
-
-
-class Graphs(list[torch.fx.GraphModule]):
-    """A compiler that compiles nothing and keeps what it was given."""
-
-    def __call__(self, graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
-        self.append(graph)
-        return graph.forward
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from zloss import kernels
-from zloss.layers.limits import first_derivatives_only
+from zloss.layers.limits import first_derivatives_only, uncompiled
 
 
 class RowBlocks(nn.Module):
@@ -65,6 +65,7 @@ class RowBlocks(nn.Module):
         return f"{self.num_rows} rows in {self.num_blocks} blocks of at most {self.largest}"
 
 
+@uncompiled  # how the examples fall into blocks is another program for every batch
 def block_linear(
     h: Tensor,  # (N, H)
     weight: Tensor,  # (C, H)
