@@ -24,6 +24,7 @@ LAYERS = (
     ("zloss.kernels.tiles",),
     (
         "zloss.kernels.block_linear",
+        "zloss.kernels.cluster_softmax",
         "zloss.kernels.factored_statistics",
         "zloss.kernels.ngrams",
         "zloss.kernels.rank_count",
@@ -56,7 +57,7 @@ LAYERS = (
     ("zloss.layers",),
     ("zloss.metrics", "zloss.optim"),
     ("zloss.heads.blocks", "zloss.heads.class_order", "zloss.heads.softmax"),
-    ("zloss.heads.clustering", "zloss.heads.samplers"),
+    ("zloss.heads.cluster_log_prob", "zloss.heads.clustering", "zloss.heads.samplers"),
     ("zloss.heads.head",),
     ("zloss.heads.linear",),
     (

@@ -17,10 +17,12 @@ from torch import Tensor, nn
 
 import zloss
 from tests.gpu import pretend_gpu
+from zloss import kernels
 from zloss.heads.adaptive import AdaptiveSoftmax, Stretches, default_cutoffs
 
 HIDDEN, CLASSES, CUTOFFS = 16, 60, [5, 12, 30]
 IGNORED = -100
+assert_close_in_float32 = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-5)
 # float64, sums of some dozens of terms of size 1: rounding is about 1e-15, and any slip in a formula far above 1e-12.
 assert_close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
 
@@ -530,9 +532,12 @@ def test_a_step_that_cannot_wait_computes_all_clusters(stretch: int, monkeypatch
         assert_close(weight.grad, gradient)
 
 
-def check_captured_steps(device: torch.device, stretches: Sequence[int]) -> None:
+def check_captured_steps(
+    device: torch.device, stretches: Sequence[int], dtype: torch.dtype = torch.float64, tolerance: float = 1e-12
+) -> None:
     """By a `CapturedStep` or without, steps with all targets in one stretch lead to the same losses and weights."""
-    heads = [make_head(device)]
+    assert_close = partial(torch.testing.assert_close, rtol=tolerance, atol=tolerance)
+    heads = [make_head(device, dtype)]
     heads.append(copy.deepcopy(heads[0]))
     optimizers = [head.sgd(lr=0.1) for head in heads]
 
@@ -558,9 +563,36 @@ def test_before_its_capture_a_step_is_rehearsed_without_waiting(stretch: int, mo
     check_captured_steps(torch.device("cpu"), [0, 3, stretch])
 
 
-def test_a_captured_step_is_one_that_is_not(cuda: torch.device) -> None:
+# In float32 the clusters come from kernels: another order of sums, and eight steps that hand it on.
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-4)])
+def test_a_captured_step_is_one_that_is_not(dtype: torch.dtype, tolerance: float, cuda: torch.device) -> None:
     """Replayed with targets of other clusters than it was captured with."""
-    check_captured_steps(cuda, (0, 1, 2, 3, 0, 3, 1, 2))
+    check_captured_steps(cuda, (0, 1, 2, 3, 0, 3, 1, 2), dtype, tolerance)
+
+
+@pytest.mark.skipif(not kernels.available(), reason="triton is not installed")
+@pytest.mark.parametrize("autocast", [False, True])
+@with_and_without_counts
+def test_in_float32_kernels_skip_what_no_example_wants(
+    counts: Tensor | None, autocast: bool, kernel_device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zloss.heads.adaptive.must_not_wait", lambda: True)
+    monkeypatch.setattr("zloss.heads.cluster_log_prob._has_kernel", lambda p, weight: True)
+    head = make_head(kernel_device, torch.float32, counts=counts)
+    h, target = batch(head, 20, 3)
+    target[torch.rand(target.shape, device=kernel_device) < 0.5] = IGNORED
+    with torch.autocast(kernel_device.type, torch.bfloat16, enabled=autocast):
+        value = head(h, target)
+    exact = copy.deepcopy(head).double()
+    monkeypatch.setattr("zloss.heads.cluster_log_prob._has_kernel", lambda p, weight: False)
+    wide = h.detach().double().requires_grad_()
+    expected = exact(wide, target)
+    # bfloat16 has 8 bits, and scores are around 10 here.
+    close = partial(torch.testing.assert_close, rtol=0.05, atol=0.05) if autocast else assert_close_in_float32
+    close(value.double(), expected)
+    for ours, theirs in zip(gradients(value, head, h), gradients(expected, exact, wide), strict=True):
+        assert ours is not None
+        close(ours.double(), theirs)
 
 
 def test_a_step_waits_for_the_gpu_once(cuda: torch.device) -> None:

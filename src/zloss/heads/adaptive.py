@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from zloss.capture import must_not_wait
 from zloss.heads.class_order import ClassOrder, checked_counts
+from zloss.heads.cluster_log_prob import Wanting, log_prob_within
 from zloss.heads.head import Head
 from zloss.heads.softmax import log_softmax
 from zloss.layers.ranking import LinearScores, Scores
@@ -72,8 +73,9 @@ class AdaptiveSoftmax(Head):
     On a GPU a step waits for the device once, to learn how many examples each cluster has; torch's module waits twice
     for each of them. As there, the weights of a cluster that no target of the batch is in have no gradient (None).
 
-    A step that is captured as a CUDA graph cannot wait: it computes all clusters for all examples. That forms B x C
-    scores, as a full softmax does, but of narrow vectors, and saves all launches; gradients may be zero then, not None.
+    A step that is captured as a CUDA graph cannot wait, nor does it have to: with Triton and weights in float32 it goes
+    over all clusters, each for the examples that want it. Without, it computes all clusters for all examples, B x C
+    scores. Gradients may be zero then, not None.
     """
 
     has_normalized_scores = True
@@ -129,17 +131,28 @@ class AdaptiveSoftmax(Head):
 
     def _log_prob_of(self, h: Tensor, targets: Targets) -> Tensor:  # (B, K)
         stretches = Stretches.of(self.softmax)
-        if must_not_wait():
-            rows_by_cluster = [torch.arange(len(h), device=h.device)] * stretches.num_clusters
-        else:
-            rows_by_cluster = stretches.rows_by_cluster(targets.index, targets.valid)
         log_prob = log_softmax(self.softmax.head(h)).gather(1, stretches.head_column(targets.index))
-        for cluster, rows in enumerate(rows_by_cluster, start=1):
+        if must_not_wait():
+            return log_prob + self._log_prob_within_clusters(h, targets)
+        for cluster, rows in enumerate(stretches.rows_by_cluster(targets.index, targets.valid), start=1):
             if len(rows):
                 within_cluster = log_softmax(self.softmax.tail[cluster - 1](h.index_select(0, rows)))
                 local, inside = stretches.within(cluster, targets.index[rows])
                 log_prob = log_prob.index_add(0, rows, torch.where(inside, within_cluster.gather(1, local), 0))
         return log_prob
+
+    def _log_prob_within_clusters(self, h: Tensor, targets: Targets) -> Tensor:  # (B, K)
+        """Of each target within its cluster, 0 for those of the shortlist; does not wait."""
+        stretches = Stretches.of(self.softmax)
+        by_cluster = zip(*stretches.wanting(targets.index, targets.valid), strict=True)
+        parts = []
+        for cluster, wanting in enumerate(by_cluster, start=1):
+            tail: Any = self.softmax.tail[cluster - 1]
+            project, classes = tail
+            local, inside = stretches.within(cluster, targets.index)
+            index = torch.where(inside & targets.valid, local, -1)
+            parts.append(log_prob_within(project(h), classes.weight, index, Wanting(*wanting)))
+        return torch.stack(parts).sum(0)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.num_classes}, cutoffs={self.cutoffs}, div_value={self.softmax.div_value:g}"
@@ -180,13 +193,17 @@ class Stretches:
         low, high = self.bounds[stretch : stretch + 2]
         return positions.clamp(low, high - 1) - low, (positions >= low) & (positions < high)
 
+    def wanting(self, positions: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:  # (B, K), (B, K) -> (J, B), (J,)
+        """For each cluster all rows, those first that have a wanted position in it, and how many these are."""
+        clusters = torch.arange(1, self.num_clusters + 1, device=positions.device)
+        has = ((self.cluster_of(positions) == clusters[:, None, None]) & wanted).any(2)  # (J, B)
+        # `nonzero` would wait for the device. A stable sort brings the rows to the front without waiting.
+        return has.byte().argsort(dim=1, descending=True, stable=True), has.sum(1)
+
     def rows_by_cluster(self, positions: Tensor, wanted: Tensor) -> list[Tensor]:  # (B, K), (B, K) bool -> J of (n,)
         """For each cluster the rows that have a wanted position in it. Waits for the device, once for all clusters."""
-        clusters = torch.arange(1, self.num_clusters + 1, device=positions.device)
-        has = ((self.cluster_of(positions)[..., None] == clusters) & wanted[..., None]).any(1)  # (B, J)
-        # `nonzero` would wait once for each cluster. A stable sort brings its rows to the front without waiting.
-        front = has.byte().argsort(dim=0, descending=True, stable=True)
-        return [front[:count, j] for j, count in enumerate(has.sum(0).tolist())]
+        order, counts = self.wanting(positions, wanted)
+        return [rows[:count] for rows, count in zip(order, counts.tolist(), strict=True)]
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,7 @@ ENTRIES = {
             head="adaptive",
             sees_frequency=True,
             copies=1.5,
-            logits=3.0,  # captured, when all examples go through all clusters
+            logits=3.0,  # captured without kernels, when all examples go through all clusters
         ),
         Entry(key="sampled", name="sampled softmax", head="sampled", options=_SAMPLES, is_estimate=True, **_LIGHT),
         Entry(key="nce", name="NCE", head="sampled", loss="nce", options=_SAMPLES, is_estimate=True, **_LIGHT),
