@@ -1,0 +1,202 @@
+"""Next-item recommendation with any number of items: a GRU over the items of a session, and one head for all items.
+
+    python examples/next_item.py                                          # made-up sessions over 20,000 items
+    python examples/next_item.py --sessions train.txt --examples test.txt
+    python examples/next_item.py --head dense --loss softmax              # the same with a full softmax
+
+`--sessions` has one session a line, items separated by spaces; `--examples` a session, a tab and the item that
+followed. Items may have any names. Needs zloss and torch, nothing else.
+"""
+
+import argparse
+import random
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+import zloss
+
+Session = list[int]
+LONGEST = 20  # items of a session that are looked at, the latest
+
+
+class Recommender(nn.Module):
+    """What a session looks like after each of its items."""
+
+    def __init__(self, items: int, width: int, dropout: float) -> None:
+        super().__init__()
+        # Sparse gradients: else every step would cost a pass over the embeddings of all items.
+        self.embedding = nn.Embedding(items, width, sparse=True)
+        self.dropout = nn.Dropout(dropout)
+        self.gru = nn.GRU(width, width, batch_first=True)
+        nn.init.normal_(self.embedding.weight, std=0.1)
+
+    def forward(self, sessions: Tensor) -> Tensor:  # (B, T) -> (B, T, width)
+        states: Tensor = self.gru(self.dropout(self.embedding(sessions)))[0]
+        return states
+
+
+def train_epoch(
+    model: Recommender,
+    head: zloss.Head,
+    optimizers: Sequence[torch.optim.Optimizer],
+    sessions: list[Session],
+    batch: int,
+) -> float:
+    """One pass over all sessions; returns the mean loss."""
+    model.train()
+    total, steps = 0.0, 0
+    for part in shuffled_batches(sessions, batch):
+        items = pad_sequence([torch.tensor(session) for session in part], batch_first=True, padding_value=-1)
+        inputs, targets = items[:, :-1].clamp_min(0), items[:, 1:]
+        # Every position with a next item is an example; those of the padding are left out before they cost anything.
+        h = model(inputs)[targets >= 0]
+        loss = head(h, targets[targets >= 0])
+        loss.backward()
+        zloss.clip_grad_norm_([model.gru, head], max_norm=5.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        total, steps = total + loss.item(), steps + 1
+    return total / steps
+
+
+@torch.inference_mode()
+def evaluate(model: Recommender, head: zloss.Head, examples: list[tuple[Session, int]], k: int) -> tuple[float, float]:
+    """Recall and mean reciprocal rank, both at k, of what followed."""
+    model.eval()
+    ranks = []
+    for start in range(0, len(examples), 1000):
+        part = examples[start : start + 1000]
+        sessions = pad_sequence([torch.tensor(session) for session, _ in part], batch_first=True)
+        last = torch.tensor([len(session) - 1 for session, _ in part])
+        h = model(sessions)[torch.arange(len(part)), last]
+        ranks.append(head.rank(h, torch.tensor([item for _, item in part])))
+    rank = torch.cat(ranks)
+    found = rank <= k
+    return found.double().mean().item(), torch.where(found, 1 / rank, 0).double().mean().item()
+
+
+def popular(sessions: list[Session], examples: list[tuple[Session, int]], k: int) -> float:
+    """The recall of always recommending what is most frequent: what a model has to beat."""
+    counts = torch.bincount(torch.tensor([item for session in sessions for item in session[1:]]))
+    best = set(counts.topk(min(k, len(counts))).indices.tolist())
+    return sum(item in best for _, item in examples) / len(examples)
+
+
+def shuffled_batches(sessions: list[Session], batch: int) -> Iterator[list[Session]]:
+    """Sessions of similar length together, so that little is padded; the batches in any order."""
+    order = sorted(sessions, key=lambda session: (len(session), random.random()))
+    batches = [order[start : start + batch] for start in range(0, len(order), batch)]
+    random.shuffle(batches)
+    yield from batches
+
+
+def optimizer_of(head: zloss.Head, lr: float | None) -> torch.optim.Optimizer:
+    """The factored head takes exact steps of plain SGD; for others Adagrad takes dense and row-sparse gradients."""
+    if isinstance(head, zloss.SphericalOutput) and isinstance(head.layer, zloss.FactoredLinear):
+        return head.sgd(lr=lr or 30.0)
+    return torch.optim.Adagrad(head.parameters(), lr=lr or 0.1)
+
+
+# ---- data ------------------------------------------------------------------------------------------------------------
+
+
+def read(sessions: Path, examples: Path) -> tuple[list[Session], list[tuple[Session, int]], int]:
+    """Both files with items as numbers, and how many there are. What was never trained on cannot be recommended."""
+    lines = [line.split() for line in sessions.read_text().splitlines()]
+    number = {item: i for i, item in enumerate(dict.fromkeys(item for line in lines for item in line))}
+    pairs = (line.rsplit("\t", 1) for line in examples.read_text().splitlines())
+    known = ((numbered(prefix.split(), number), number.get(item)) for prefix, item in pairs)
+    tested = [(prefix[-LONGEST:], item) for prefix, item in known if prefix and item is not None]
+    trained = [numbered(line, number)[-LONGEST - 1 :] for line in lines if len(line) > 1]
+    return trained, tested, len(number)
+
+
+def numbered(items: Iterable[str], number: dict[str, int]) -> Session:
+    """Without those that have no number."""
+    return [number[item] for item in items if item in number]
+
+
+def made_up(items: int, sessions: int) -> tuple[list[Session], list[tuple[Session, int]], int]:
+    """Sessions that go from an item to one of three that belong to it, or anywhere else, one time in ten."""
+    following = torch.randint(items, (items, 3)).tolist()
+
+    def walk() -> Session:
+        session = [int(items * random.random() ** 3)]  # some items are visited far more often than others
+        for _ in range(random.randint(1, 8)):
+            strays = random.random() < 0.1
+            session.append(random.randrange(items) if strays else random.choice(following[session[-1]]))
+        return session
+
+    tested = [walk() for _ in range(2000)]
+    return [walk() for _ in range(sessions)], [(session[:-1], session[-1]) for session in tested], items
+
+
+# ---- command line ----------------------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> float:
+    """Train and print; returns the last recall."""
+    options = parsed(arguments)
+    random.seed(options.seed)
+    torch.manual_seed(options.seed)
+    if options.sessions is None:
+        sessions, examples, items = made_up(options.items, 5 * options.items)
+    else:
+        sessions, examples, items = read(options.sessions, options.examples)
+    print(f"{len(sessions):,} sessions, {items:,} items, {len(examples):,} examples to test")
+    print(f"recall@{options.k} of the most popular items: {popular(sessions, examples, options.k):.2%}")
+
+    model = Recommender(items, options.width, options.dropout)
+    head = zloss.HeadConfig(head=options.head, loss=options.loss).build(options.width, items)
+    optimizers = [
+        torch.optim.SparseAdam(model.embedding.parameters(), lr=1e-3),
+        torch.optim.Adam(model.gru.parameters(), lr=1e-3),
+        optimizer_of(head, options.lr),
+    ]
+    recall = 0.0
+    for epoch in range(1, options.epochs + 1):
+        begun = time.perf_counter()
+        loss = train_epoch(model, head, optimizers, sessions, options.batch)
+        seconds = time.perf_counter() - begun
+        recall, mrr = evaluate(model, head, examples, options.k)
+        scores = f"recall@{options.k} {recall:.2%}, MRR@{options.k} {mrr:.2%}"
+        print(f"epoch {epoch}: loss {loss:.3f}, {scores}, {seconds:.0f} s")
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] *= options.decay
+    return recall
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options; a mistake ends the program with a message."""
+    parser = argparse.ArgumentParser(description="Next-item recommendation with any number of items.")
+    parser.add_argument("--sessions", type=Path, help="to train on, one a line (made up)")
+    parser.add_argument("--examples", type=Path, help="to test on: a session, a tab, the next item")
+    parser.add_argument("--items", type=int, default=20_000, help="of made-up sessions (%(default)s)")
+    parser.add_argument("--head", default="factored", help="any of zloss.HeadConfig (%(default)s)")
+    parser.add_argument("--loss", default="z_loss", help="one that the head takes (%(default)s)")
+    parser.add_argument("--lr", type=float, help="of the head (30 for the factored one, 0.1 for others)")
+    parser.add_argument("--decay", type=float, default=0.7, help="of all learning rates after an epoch (%(default)s)")
+    parser.add_argument("--epochs", type=int, default=5, help="(%(default)s)")
+    parser.add_argument("--batch", type=int, default=100, help="sessions a step (%(default)s)")
+    parser.add_argument("--width", type=int, default=128, help="of all layers (%(default)s)")
+    parser.add_argument("--dropout", type=float, default=0.2, help="of the embeddings (%(default)s)")
+    parser.add_argument("--k", type=int, default=20, help="how many are recommended (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
+    options = parser.parse_args(arguments)
+    if (options.sessions is None) != (options.examples is None):
+        parser.error("--sessions and --examples belong together")
+    for path in filter(None, (options.sessions, options.examples)):
+        if not path.is_file():
+            parser.error(f"there is no file {path}")
+    return options
+
+
+if __name__ == "__main__":
+    main()

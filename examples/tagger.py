@@ -1,0 +1,192 @@
+"""Tagging with any number of tags, of which each text has some: a bag of words, a hidden layer, and one head.
+
+    python examples/tagger.py                                            # made-up texts with 20,000 tags
+    python examples/tagger.py --texts mult.dat --tags tag-item.dat       # the files of citeulike-t
+    python examples/tagger.py --head sampled --loss softmax              # the same with a sampled softmax
+
+Line i of `--texts` has the words of text i, `N WORD:COUNT WORD:COUNT ...`, words being numbers; line j of `--tags` has
+the texts that have tag j, `N TEXT TEXT ...`. A tenth of the texts is held out. Needs zloss and torch, nothing else.
+"""
+
+import argparse
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+import zloss
+
+
+class Text(NamedTuple):
+    """A text as a bag of words, and its tags."""
+
+    words: Tensor  # (n,) different ones
+    counts: Tensor  # (n,) how often each occurs
+    tags: Tensor  # (K,)
+
+
+class Reader(nn.Module):
+    """What the head sees of some texts."""
+
+    def __init__(self, words: int, width: int, dropout: float) -> None:
+        super().__init__()
+        self.words = nn.EmbeddingBag(words, width, mode="sum")
+        self.layers = nn.Sequential(
+            nn.LayerNorm(width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(width, width), nn.ReLU()
+        )
+        nn.init.normal_(self.words.weight, std=0.1)
+
+    def forward(self, texts: Sequence[Text]) -> Tensor:  # (B, width)
+        lengths = torch.tensor([0, *(len(text.words) for text in texts[:-1])])
+        weights = torch.cat([text.counts for text in texts]).float().log1p()
+        h: Tensor = self.layers(self.words(torch.cat([text.words for text in texts]), lengths.cumsum(0), weights))
+        return h
+
+
+def train_epoch(
+    reader: Reader, head: zloss.Head, optimizers: Sequence[torch.optim.Optimizer], texts: list[Text], batch: int
+) -> float:
+    """One pass over all texts; returns the mean loss."""
+    reader.train()
+    total, steps = 0.0, 0
+    for part in parts(random.sample(texts, len(texts)), batch):
+        # Texts have as many tags as they have: the rest of a row is padding, which counts for nothing.
+        tags = pad_sequence([text.tags for text in part], batch_first=True, padding_value=-100)
+        loss = head(reader(part), tags)
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        total, steps = total + loss.item(), steps + 1
+    return total / steps
+
+
+@torch.inference_mode()
+def precision(reader: Reader, head: zloss.Head, texts: list[Text], k: int) -> float:
+    """Of the k tags that score highest, how many are right."""
+    reader.eval()
+    right = 0
+    for part in parts(texts, 500):
+        _, tags = head.topk(reader(part), k)
+        right += sum(int(torch.isin(own, text.tags).sum()) for own, text in zip(tags, part, strict=True))
+    return right / (k * len(texts))
+
+
+def popular(trained: list[Text], tested: list[Text], tags: int, k: int) -> float:
+    """The precision of always giving the most frequent tags: what a model has to beat."""
+    best = torch.bincount(torch.cat([text.tags for text in trained]), minlength=tags).topk(k).indices
+    return sum(torch.isin(best, text.tags).sum().item() for text in tested) / (k * len(tested))
+
+
+def parts(texts: list[Text], size: int) -> list[list[Text]]:
+    """Some texts at a time."""
+    return [texts[start : start + size] for start in range(0, len(texts), size)]
+
+
+def optimizer_of(head: zloss.Head, lr: float | None) -> torch.optim.Optimizer:
+    """The factored head takes exact steps of plain SGD; for others Adagrad takes dense and row-sparse gradients."""
+    if isinstance(head, zloss.SphericalOutput) and isinstance(head.layer, zloss.FactoredLinear):
+        return head.sgd(lr=lr or 30.0)
+    return torch.optim.Adagrad(head.parameters(), lr=lr or 0.1)
+
+
+# ---- data ------------------------------------------------------------------------------------------------------------
+
+
+def read(texts: Path, tags: Path) -> tuple[list[Text], int, int]:
+    """The texts that have words and tags, how many words there are, and how many tags."""
+    tagged = [[int(text) for text in line.split()[1:]] for line in tags.read_text().splitlines()]
+    bags = [[pair.split(":") for pair in line.split()[1:]] for line in texts.read_text().splitlines()]
+    own: list[list[int]] = [[] for _ in bags]
+    for tag, having in enumerate(tagged):
+        for text in having:
+            own[text].append(tag)
+    found = []
+    for bag, mine in zip(bags, own, strict=True):
+        if bag and mine:
+            words, counts = torch.tensor([[int(number) for number in pair] for pair in bag]).T
+            found.append(Text(words, counts, torch.tensor(mine)))
+    return found, 1 + max(int(text.words.max()) for text in found), len(tagged)
+
+
+def made_up(tags: int, texts: int) -> tuple[list[Text], int, int]:
+    """Texts with one to eight tags, each of which brings some of its five words, among words that say nothing."""
+    words = 5000
+    telling = torch.randint(words, (tags, 5))
+
+    def write() -> Text:
+        own = (tags * torch.rand(random.randint(1, 8)) ** 3).long().unique()  # some tags are far more frequent
+        told = telling[own][torch.rand(len(own), 5) < 0.7]
+        bag, counts = torch.cat([told, torch.randint(words, (10,))]).unique(return_counts=True)
+        return Text(bag, counts, own)
+
+    return [write() for _ in range(texts)], words, tags
+
+
+# ---- command line ----------------------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> float:
+    """Train and print; returns the last precision."""
+    options = parsed(arguments)
+    random.seed(options.seed)
+    torch.manual_seed(options.seed)
+    if options.texts is None:
+        texts, words, tags = made_up(options.made_up_tags, options.made_up_texts)
+    else:
+        texts, words, tags = read(options.texts, options.tags)
+    random.shuffle(texts)
+    tested, trained = texts[: len(texts) // 10], texts[len(texts) // 10 :]
+    many = sum(len(text.tags) for text in texts) / len(texts)
+    print(f"{len(texts):,} texts, {words:,} words, {tags:,} tags, {many:.1f} of them a text")
+    print(f"precision@{options.k} of the most popular tags: {popular(trained, tested, tags, options.k):.2%}")
+
+    reader = Reader(words, options.width, options.dropout)
+    head = zloss.HeadConfig(head=options.head, loss=options.loss).build(options.width, tags)
+    optimizers = [torch.optim.Adam(reader.parameters(), lr=1e-3), optimizer_of(head, options.lr)]
+    found = 0.0
+    for epoch in range(1, options.epochs + 1):
+        begun = time.perf_counter()
+        loss = train_epoch(reader, head, optimizers, trained, options.batch)
+        seconds = time.perf_counter() - begun
+        found = precision(reader, head, tested, options.k)
+        print(f"epoch {epoch}: loss {loss:.3f}, precision@{options.k} {found:.2%}, {seconds:.0f} s")
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] *= options.decay
+    return found
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options; a mistake ends the program with a message."""
+    parser = argparse.ArgumentParser(description="Tagging with any number of tags.")
+    parser.add_argument("--texts", type=Path, help="bags of words, one a line (made up)")
+    parser.add_argument("--tags", type=Path, help="the texts of every tag, one tag a line")
+    parser.add_argument("--made-up-tags", type=int, default=20_000, help="where there are no files (%(default)s)")
+    parser.add_argument("--made-up-texts", type=int, default=40_000, help="(%(default)s)")
+    parser.add_argument("--head", default="factored", help="any of zloss.HeadConfig (%(default)s)")
+    parser.add_argument("--loss", default="z_loss", help="one that the head takes (%(default)s)")
+    parser.add_argument("--lr", type=float, help="of the head (30 for the factored one, 0.1 for others)")
+    parser.add_argument("--decay", type=float, default=0.85, help="of all learning rates after an epoch (%(default)s)")
+    parser.add_argument("--epochs", type=int, default=8, help="(%(default)s)")
+    parser.add_argument("--batch", type=int, default=100, help="texts a step (%(default)s)")
+    parser.add_argument("--width", type=int, default=256, help="of all layers (%(default)s)")
+    parser.add_argument("--dropout", type=float, default=0.3, help="(%(default)s)")
+    parser.add_argument("--k", type=int, default=5, help="how many tags a text is given (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
+    options = parser.parse_args(arguments)
+    if (options.texts is None) != (options.tags is None):
+        parser.error("--texts and --tags belong together")
+    for path in filter(None, (options.texts, options.tags)):
+        if not path.is_file():
+            parser.error(f"there is no file {path}")
+    return options
+
+
+if __name__ == "__main__":
+    main()
