@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from zloss import kernels
 from zloss.heads.softmax import log_softmax
+from zloss.layers.limits import first_derivatives_only
 
 
 class Wanting(NamedTuple):
@@ -58,7 +58,7 @@ class _LogProbWithin(torch.autograd.Function):
         return torch.where(index < 0, 0, own - normalizer[:, None])
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         p, weight, index, normalizer, order, number = ctx.saved_tensors
         grad = torch.where(index < 0, 0, grad)
