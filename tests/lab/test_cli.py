@@ -321,6 +321,25 @@ def test_a_broken_run_leaves_the_others_in_the_table(
         assert (tmp_path / "curves.png").exists() == is_drawn
 
 
+def test_a_run_that_others_may_not_look_into_is_left_out(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(run, run.parent / "locked")
+    steps = Run.steps
+
+    def refused(self: Run) -> list[int]:
+        if self.folder.name == "locked":
+            raise PermissionError(errno.EACCES, "Permission denied", str(self.folder))
+        return steps(self)
+
+    monkeypatch.setattr(Run, "steps", refused)
+    capsys.readouterr()
+    assert zloss("runs", run.parent, "--json") == 1
+    out, error = capsys.readouterr()
+    assert [row["run"] for row in json.loads(out)] == [str(run)]
+    assert error == f"left out: {run.parent / 'locked'}: Permission denied\n"
+
+
 def test_a_folder_without_runs_is_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As where a name is mistyped: a comparison does not pass over it in silence."""
     capsys.readouterr()

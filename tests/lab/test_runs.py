@@ -104,6 +104,12 @@ def test_a_full_disk_without_a_checkpoint(run: Run, tmp_path: Path, monkeypatch:
         run.log({"kind": "training", "step": 1})
 
 
+def test_what_the_system_says_is_told_in_its_words(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.replace", raising(PermissionError(errno.EACCES, "Permission denied")))
+    with pytest.raises(RunError, match=r"^the metrics of .*run could not be written, Permission denied$"):
+        run.forget_after(1)
+
+
 def raising(error: Exception) -> Callable[..., None]:
     def fail(*_: Any, **__: Any) -> None:
         raise error

@@ -278,6 +278,8 @@ def _readable(folders: list[Path]) -> tuple[list[tuple[Run, dict[str, Any]]], li
             readable.append((run, run_row(run)))
         except RunError as error:
             faults.append(str(error))
+        except OSError as error:  # a folder that others may not look into
+            faults.append(f"{error.filename}: {error.strerror}")
     return readable, faults
 
 

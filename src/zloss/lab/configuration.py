@@ -139,7 +139,7 @@ def _as(hint: Any, value: Any) -> Any:
         return _NO
     if hint is types.NoneType and value == "none":  # TOML has no word for it
         return None
-    return value if isinstance(value, hint) else _NO
+    return value if isinstance(value, origin or hint) else _NO  # what is in a list or a table is not looked at
 
 
 def _described(hint: Any) -> str:

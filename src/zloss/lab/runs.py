@@ -224,7 +224,7 @@ class Run:
         try:
             yield
         except (OSError, SafetensorError) as error:
-            reason = "the disk is full" if is_full_disk(error) else str(error)
+            reason = "the disk is full" if is_full_disk(error) else getattr(error, "strerror", None) or error
             steps = self.steps()
             rest = f"; the checkpoint of step {steps[-1]} is there, resume from it" if steps else ""
             raise RunError(f"{what} of {self.folder} could not be written, {reason}{rest}") from error

@@ -1,6 +1,7 @@
 """Studies: they go on after whatever interrupts them, are shared by workers, and never look at the test split."""
 
 import dataclasses
+import json
 import os
 import re
 import signal
@@ -546,6 +547,23 @@ def test_a_text_that_is_too_short_begins_no_study(
     with pytest.raises(ValueError, match=message):
         TuningStudy.begin(tmp_path / "it", tiny_plan(corpus, space={**SPACE, "search": search}))
     assert not (tmp_path / "it").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"trials": "many"}, "trials must be int, got 'many'"),
+        ({"settings": None}, "settings must be list, got None"),
+        ({"space": []}, r"space must be dict, got \[\]"),
+        ({"wings": 2}, "unknown key: 'wings'"),
+    ],
+)
+def test_a_plan_that_was_edited_by_hand(change: dict[str, Any], told: str, corpus: Path, tmp_path: Path) -> None:
+    tiny_plan(corpus).write(tmp_path)
+    table = json.loads((tmp_path / "study.json").read_text())
+    (tmp_path / "study.json").write_text(json.dumps(table | change))
+    with pytest.raises(RunError, match=f"study.json cannot be read: {told}"):
+        Plan.read(tmp_path)
 
 
 def test_a_study_without_its_trials_is_not_taken_for_a_new_one(corpus: Path, tmp_path: Path) -> None:

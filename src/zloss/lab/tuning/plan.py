@@ -127,8 +127,8 @@ class Plan:
         if not path.is_file():
             raise RunError(f"{folder} is not a study: there is no {FILE} in it")
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, TypeError, ValueError) as error:
+            return from_table(cls, json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
             raise RunError(f"{path} cannot be read: {error}") from error
 
 
