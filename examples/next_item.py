@@ -96,6 +96,16 @@ def shuffled_batches(sessions: list[Session], batch: int) -> Iterator[list[Sessi
     yield from batches
 
 
+def build_head(options: argparse.Namespace, items: int) -> zloss.Head:
+    """The head of the options, with an a for items.
+
+    The a that `HeadConfig` starts from is for classes like words, a few of which are most of a text. Items are more
+    alike in frequency: the z of a target then comes to about sqrt(width) at most, however many items there are.
+    """
+    loss = {"a": options.a or 10 / options.width**0.5} if options.loss == "z_loss" else {}
+    return zloss.HeadConfig(head=options.head, loss=options.loss, options=loss).build(options.width, items)
+
+
 def optimizer_of(head: zloss.Head, lr: float | None) -> torch.optim.Optimizer:
     """The factored head takes exact steps of plain SGD; for others Adagrad takes dense and row-sparse gradients."""
     if isinstance(head, zloss.SphericalOutput) and isinstance(head.layer, zloss.FactoredLinear):
@@ -153,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     print(f"recall@{options.k} of the most popular items: {popular(sessions, examples, options.k):.2%}")
 
     model = Recommender(items, options.width, options.dropout)
-    head = zloss.HeadConfig(head=options.head, loss=options.loss).build(options.width, items)
+    head = build_head(options, items)
     optimizers = [
         torch.optim.SparseAdam(model.embedding.parameters(), lr=1e-3),
         torch.optim.Adam(model.gru.parameters(), lr=1e-3),
@@ -181,6 +191,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--items", type=int, default=20_000, help="of made-up sessions (%(default)s)")
     parser.add_argument("--head", default="factored", help="any of zloss.HeadConfig (%(default)s)")
     parser.add_argument("--loss", default="z_loss", help="one that the head takes (%(default)s)")
+    parser.add_argument("--a", type=float, help="of the Z-loss (10 / sqrt(width))")
     parser.add_argument("--lr", type=float, help="of the head (30 for the factored one, 0.1 for others)")
     parser.add_argument("--decay", type=float, default=0.7, help="of all learning rates after an epoch (%(default)s)")
     parser.add_argument("--epochs", type=int, default=5, help="(%(default)s)")
