@@ -53,6 +53,24 @@ def test_many_write_one_file_and_each_writes_it_in_whole(tmp_path: Path) -> None
 
 
 @posix
+def test_a_lock_is_of_what_stands_there_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one waits for the lock, whoever has it finishes, and a third one begins anew."""
+    import fcntl
+
+    place, flock = tmp_path / "place", fcntl.flock
+    place.touch()
+
+    def late(handle: int, mode: int) -> None:
+        place.replace(tmp_path / "finished")
+        place.touch()
+        flock(handle, mode)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(FileNotFoundError), durable.locked(place):
+        pass
+
+
+@posix
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_what_another_one_is_writing_is_left_alone(kind: str, tmp_path: Path) -> None:
     """Two that fill one folder would leave half of each."""

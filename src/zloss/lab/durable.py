@@ -52,16 +52,13 @@ def _taken(partial: Path, make: Callable[[], None], *, waits: bool) -> Iterator[
         make()
         with ExitStack() as stack:
             try:
-                found = partial.stat().st_ino
                 is_ours = stack.enter_context(locked(partial, waits=waits))
-                is_still_there = partial.stat().st_ino == found
             except FileNotFoundError:  # whoever had it has finished
                 continue
             if not is_ours:
                 raise BlockingIOError(errno.EAGAIN, "another process is writing it: wait until it is there")
-            if is_still_there:
-                yield
-                return
+            yield
+            return
 
 
 @contextmanager
@@ -114,6 +111,7 @@ def tidied(folder: Path) -> Iterator[None]:
 def locked(place: Path, *, waits: bool = True) -> Iterator[bool]:
     """Have a folder or a file to oneself, among processes that ask for it so; yields whether it is.
 
+    Whoever had it before may have moved it, and another one may stand in its place: that is a `FileNotFoundError`.
     The lock is the system's, on the place itself: it ends with the process, and leaves no file. Where there are no
     such locks, as on Windows and on some network drives, everybody has it.
     """
@@ -122,16 +120,22 @@ def locked(place: Path, *, waits: bool = True) -> Iterator[bool]:
         return
     handle = os.open(place, os.O_RDONLY if place.is_dir() else os.O_RDWR)  # network drives lock what may be written
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
-        is_ours = True
-    except BlockingIOError:
-        is_ours = False
-    except OSError:
-        is_ours = True
-    try:
+        is_ours = _locks(handle, waits=waits)
+        if is_ours and not os.path.samestat(os.fstat(handle), os.stat(place)):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(place))
         yield is_ours
     finally:
         os.close(handle)
+
+
+def _locks(handle: int, *, waits: bool) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError:  # no locks here
+        return True
+    return True
 
 
 def require_writable(folder: Path) -> None:

@@ -329,12 +329,10 @@ def _alone_in(folder: Path) -> Iterator[None]:
         with ExitStack() as stack:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                found = folder.stat().st_ino
                 is_ours = stack.enter_context(locked(folder, waits=False))
-                is_still_there = folder.stat().st_ino == found
             except FileNotFoundError:
                 continue
-            if is_ours and is_still_there:
+            if is_ours:
                 yield
                 return
         time.sleep(_LOOK_EVERY_S)  # not in the lock, where a process does not hear that it is to stop (`processes.py`)
