@@ -48,10 +48,11 @@ def train_epoch(
     batch: int,
 ) -> float:
     """One pass over all sessions; returns the mean loss."""
+    device = model.embedding.weight.device
     model.train()
     total, steps = 0.0, 0
     for part in shuffled_batches(sessions, batch):
-        items = pad_sequence([torch.tensor(session) for session in part], batch_first=True, padding_value=-1)
+        items = pad_sequence([torch.tensor(session) for session in part], batch_first=True, padding_value=-1).to(device)
         inputs, targets = items[:, :-1].clamp_min(0), items[:, 1:]
         # Every position with a next item is an example; those of the padding are left out before they cost anything.
         h = model(inputs)[targets >= 0]
@@ -68,14 +69,15 @@ def train_epoch(
 @torch.inference_mode()
 def evaluate(model: Recommender, head: zloss.Head, examples: list[tuple[Session, int]], k: int) -> tuple[float, float]:
     """Recall and mean reciprocal rank, both at k, of what followed."""
+    device = model.embedding.weight.device
     model.eval()
     ranks = []
     for start in range(0, len(examples), 1000):
         part = examples[start : start + 1000]
-        sessions = pad_sequence([torch.tensor(session) for session, _ in part], batch_first=True)
-        last = torch.tensor([len(session) - 1 for session, _ in part])
-        h = model(sessions)[torch.arange(len(part)), last]
-        ranks.append(head.rank(h, torch.tensor([item for _, item in part])))
+        sessions = pad_sequence([torch.tensor(session) for session, _ in part], batch_first=True).to(device)
+        last = torch.tensor([len(session) - 1 for session, _ in part], device=device)
+        h = model(sessions)[torch.arange(len(part), device=device), last]
+        ranks.append(head.rank(h, torch.tensor([item for _, item in part], device=device)).cpu())
     rank = torch.cat(ranks)
     found = rank <= k
     return found.double().mean().item(), torch.where(found, 1 / rank, 0).double().mean().item()
@@ -162,8 +164,8 @@ def main(arguments: Sequence[str] | None = None) -> float:
     print(f"{len(sessions):,} sessions, {items:,} items, {len(examples):,} examples to test")
     print(f"recall@{options.k} of the most popular items: {popular(sessions, examples, options.k):.2%}")
 
-    model = Recommender(items, options.width, options.dropout)
-    head = build_head(options, items)
+    model = Recommender(items, options.width, options.dropout).to(options.device)
+    head = build_head(options, items).to(options.device)
     optimizers = [
         torch.optim.SparseAdam(model.embedding.parameters(), lr=1e-3),
         torch.optim.Adam(model.gru.parameters(), lr=1e-3),
@@ -183,22 +185,31 @@ def main(arguments: Sequence[str] | None = None) -> float:
     return recall
 
 
+def positive(text: str) -> int:
+    """A number of things."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError("must be 1 at least")
+    return number
+
+
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options; a mistake ends the program with a message."""
     parser = argparse.ArgumentParser(description="Next-item recommendation with any number of items.")
     parser.add_argument("--sessions", type=Path, help="to train on, one a line (made up)")
     parser.add_argument("--examples", type=Path, help="to test on: a session, a tab, the next item")
-    parser.add_argument("--items", type=int, default=20_000, help="of made-up sessions (%(default)s)")
+    parser.add_argument("--items", type=positive, default=20_000, help="of made-up sessions (%(default)s)")
     parser.add_argument("--head", default="factored", help="any of zloss.HeadConfig (%(default)s)")
     parser.add_argument("--loss", default="z_loss", help="one that the head takes (%(default)s)")
     parser.add_argument("--a", type=float, help="of the Z-loss (10 / sqrt(width))")
     parser.add_argument("--lr", type=float, help="of the head (30 for the factored one, 0.1 for others)")
     parser.add_argument("--decay", type=float, default=0.7, help="of all learning rates after an epoch (%(default)s)")
-    parser.add_argument("--epochs", type=int, default=5, help="(%(default)s)")
-    parser.add_argument("--batch", type=int, default=100, help="sessions a step (%(default)s)")
-    parser.add_argument("--width", type=int, default=128, help="of all layers (%(default)s)")
+    parser.add_argument("--epochs", type=positive, default=5, help="(%(default)s)")
+    parser.add_argument("--batch", type=positive, default=100, help="sessions a step (%(default)s)")
+    parser.add_argument("--width", type=positive, default=128, help="of all layers (%(default)s)")
     parser.add_argument("--dropout", type=float, default=0.2, help="of the embeddings (%(default)s)")
-    parser.add_argument("--k", type=int, default=20, help="how many are recommended (%(default)s)")
+    parser.add_argument("--k", type=positive, default=20, help="how many are recommended (%(default)s)")
+    here = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", choices=("cpu", "cuda", "mps"), default=here, help="(%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
     options = parser.parse_args(arguments)
     if (options.sessions is None) != (options.examples is None):
@@ -206,6 +217,10 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     for path in filter(None, (options.sessions, options.examples)):
         if not path.is_file():
             parser.error(f"there is no file {path}")
+    try:
+        zloss.HeadConfig(head=options.head, loss=options.loss)
+    except ValueError as error:
+        parser.error(str(error))
     return options
 
 

@@ -42,9 +42,11 @@ class Reader(nn.Module):
         nn.init.normal_(self.words.weight, std=0.1)
 
     def forward(self, texts: Sequence[Text]) -> Tensor:  # (B, width)
-        lengths = torch.tensor([0, *(len(text.words) for text in texts[:-1])])
-        weights = torch.cat([text.counts for text in texts]).float().log1p()
-        h: Tensor = self.layers(self.words(torch.cat([text.words for text in texts]), lengths.cumsum(0), weights))
+        device = self.words.weight.device
+        lengths = torch.tensor([0, *(len(text.words) for text in texts[:-1])], device=device)
+        words = torch.cat([text.words for text in texts]).to(device)
+        weights = torch.cat([text.counts for text in texts]).to(device).float().log1p()
+        h: Tensor = self.layers(self.words(words, lengths.cumsum(0), weights))
         return h
 
 
@@ -57,7 +59,8 @@ def train_epoch(
     for part in parts(random.sample(texts, len(texts)), batch):
         # Texts have as many tags as they have: the rest of a row is padding, which counts for nothing.
         tags = pad_sequence([text.tags for text in part], batch_first=True, padding_value=-100)
-        loss = head(reader(part), tags)
+        h = reader(part)
+        loss = head(h, tags.to(h.device))
         loss.backward()
         for optimizer in optimizers:
             optimizer.step()
@@ -73,7 +76,7 @@ def precision(reader: Reader, head: zloss.Head, texts: list[Text], k: int) -> fl
     right = 0
     for part in parts(texts, 500):
         _, tags = head.topk(reader(part), k)
-        right += sum(int(torch.isin(own, text.tags).sum()) for own, text in zip(tags, part, strict=True))
+        right += sum(int(torch.isin(own, text.tags).sum()) for own, text in zip(tags.cpu(), part, strict=True))
     return right / (k * len(texts))
 
 
@@ -146,8 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> float:
     print(f"{len(texts):,} texts, {words:,} words, {tags:,} tags, {many:.1f} of them a text")
     print(f"precision@{options.k} of the most popular tags: {popular(trained, tested, tags, options.k):.2%}")
 
-    reader = Reader(words, options.width, options.dropout)
-    head = zloss.HeadConfig(head=options.head, loss=options.loss).build(options.width, tags)
+    reader = Reader(words, options.width, options.dropout).to(options.device)
+    head = zloss.HeadConfig(head=options.head, loss=options.loss).build(options.width, tags).to(options.device)
     optimizers = [torch.optim.Adam(reader.parameters(), lr=1e-3), optimizer_of(head, options.lr)]
     found = 0.0
     for epoch in range(1, options.epochs + 1):
@@ -162,22 +165,31 @@ def main(arguments: Sequence[str] | None = None) -> float:
     return found
 
 
+def positive(text: str) -> int:
+    """A number of things."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError("must be 1 at least")
+    return number
+
+
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options; a mistake ends the program with a message."""
     parser = argparse.ArgumentParser(description="Tagging with any number of tags.")
     parser.add_argument("--texts", type=Path, help="bags of words, one a line (made up)")
     parser.add_argument("--tags", type=Path, help="the texts of every tag, one tag a line")
-    parser.add_argument("--made-up-tags", type=int, default=20_000, help="where there are no files (%(default)s)")
-    parser.add_argument("--made-up-texts", type=int, default=40_000, help="(%(default)s)")
+    parser.add_argument("--made-up-tags", type=positive, default=20_000, help="where there are no files (%(default)s)")
+    parser.add_argument("--made-up-texts", type=positive, default=40_000, help="(%(default)s)")
     parser.add_argument("--head", default="factored", help="any of zloss.HeadConfig (%(default)s)")
     parser.add_argument("--loss", default="z_loss", help="one that the head takes (%(default)s)")
     parser.add_argument("--lr", type=float, help="of the head (30 for the factored one, 0.1 for others)")
     parser.add_argument("--decay", type=float, default=0.85, help="of all learning rates after an epoch (%(default)s)")
-    parser.add_argument("--epochs", type=int, default=8, help="(%(default)s)")
-    parser.add_argument("--batch", type=int, default=100, help="texts a step (%(default)s)")
-    parser.add_argument("--width", type=int, default=256, help="of all layers (%(default)s)")
+    parser.add_argument("--epochs", type=positive, default=8, help="(%(default)s)")
+    parser.add_argument("--batch", type=positive, default=100, help="texts a step (%(default)s)")
+    parser.add_argument("--width", type=positive, default=256, help="of all layers (%(default)s)")
     parser.add_argument("--dropout", type=float, default=0.3, help="(%(default)s)")
-    parser.add_argument("--k", type=int, default=5, help="how many tags a text is given (%(default)s)")
+    parser.add_argument("--k", type=positive, default=5, help="how many tags a text is given (%(default)s)")
+    here = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", choices=("cpu", "cuda", "mps"), default=here, help="(%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
     options = parser.parse_args(arguments)
     if (options.texts is None) != (options.tags is None):
@@ -185,6 +197,10 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     for path in filter(None, (options.texts, options.tags)):
         if not path.is_file():
             parser.error(f"there is no file {path}")
+    try:
+        zloss.HeadConfig(head=options.head, loss=options.loss)
+    except ValueError as error:
+        parser.error(str(error))
     return options
 
 

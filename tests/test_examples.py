@@ -61,6 +61,9 @@ def test_texts_without_words_or_tags_are_left_out(tmp_path: Path) -> None:
     [
         ("next_item", ["--sessions", "nowhere"], "belong together"),
         ("next_item", ["--sessions", "nowhere", "--examples", "nowhere"], "there is no file nowhere"),
+        ("next_item", ["--head", "nonesuch"], "unknown head: 'nonesuch'"),
+        ("next_item", ["--items", "0"], "must be 1 at least"),
+        ("tagger", ["--loss", "softmax"], "factored"),
         ("tagger", ["--tags", "nowhere"], "belong together"),
         ("tagger", ["--texts", "nowhere", "--tags", "nowhere"], "there is no file nowhere"),
     ],
