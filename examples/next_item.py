@@ -205,8 +205,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--decay", type=float, default=0.7, help="of all learning rates after an epoch (%(default)s)")
     parser.add_argument("--epochs", type=positive, default=5, help="(%(default)s)")
     parser.add_argument("--batch", type=positive, default=100, help="sessions a step (%(default)s)")
-    parser.add_argument("--width", type=positive, default=128, help="of all layers (%(default)s)")
-    parser.add_argument("--dropout", type=float, default=0.2, help="of the embeddings (%(default)s)")
+    parser.add_argument("--width", type=positive, default=256, help="of all layers (%(default)s)")
+    parser.add_argument("--dropout", type=float, default=0.0, help="of the embeddings (%(default)s)")
     parser.add_argument("--k", type=positive, default=20, help="how many are recommended (%(default)s)")
     here = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", choices=("cpu", "cuda", "mps"), default=here, help="(%(default)s)")
