@@ -1,6 +1,6 @@
 """Next-item recommendation with any number of items: a GRU over the items of a session, and one head for all items.
 
-    python examples/next_item.py                                          # made-up sessions over 20,000 items
+    python examples/next_item.py                                          # made-up sessions over 10,000 items
     python examples/next_item.py --sessions train.txt --examples test.txt
     python examples/next_item.py --head dense --loss softmax              # the same with a full softmax
 
@@ -197,7 +197,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Next-item recommendation with any number of items.")
     parser.add_argument("--sessions", type=Path, help="to train on, one a line (made up)")
     parser.add_argument("--examples", type=Path, help="to test on: a session, a tab, the next item")
-    parser.add_argument("--items", type=positive, default=20_000, help="of made-up sessions (%(default)s)")
+    parser.add_argument("--items", type=positive, default=10_000, help="of made-up sessions (%(default)s)")
     parser.add_argument("--head", default="factored", help="any of zloss.HeadConfig (%(default)s)")
     parser.add_argument("--loss", default="z_loss", help="one that the head takes (%(default)s)")
     parser.add_argument("--a", type=float, help="of the Z-loss (10 / sqrt(width))")
