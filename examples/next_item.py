@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
+from command_line import add_training_options, optimizer_of, parse, positive, read_or_exit
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
@@ -108,13 +109,6 @@ def build_head(options: argparse.Namespace, items: int) -> zloss.Head:
     return zloss.HeadConfig(head=options.head, loss=options.loss, options=loss).build(options.width, items)
 
 
-def optimizer_of(head: zloss.Head, lr: float | None) -> torch.optim.Optimizer:
-    """The factored head takes exact steps of plain SGD; for others Adagrad takes dense and row-sparse gradients."""
-    if isinstance(head, zloss.SphericalOutput) and isinstance(head.layer, zloss.FactoredLinear):
-        return head.sgd(lr=lr or 30.0)
-    return torch.optim.Adagrad(head.parameters(), lr=lr or 0.1)
-
-
 # ---- data ------------------------------------------------------------------------------------------------------------
 
 
@@ -126,6 +120,8 @@ def read(sessions: Path, examples: Path) -> tuple[list[Session], list[tuple[Sess
     known = ((numbered(prefix.split(), number), number.get(item)) for prefix, item in pairs)
     tested = [(prefix[-LONGEST:], item) for prefix, item in known if prefix and item is not None]
     trained = [numbered(line, number)[-LONGEST - 1 :] for line in lines if len(line) > 1]
+    if not (trained and tested):
+        raise ValueError("there is no session of two items, or no example of items that occur in one")
     return trained, tested, len(number)
 
 
@@ -160,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     if options.sessions is None:
         sessions, examples, items = made_up(options.items, 5 * options.items)
     else:
-        sessions, examples, items = read(options.sessions, options.examples)
+        sessions, examples, items = read_or_exit(read, options.sessions, options.examples)
     print(f"{len(sessions):,} sessions, {items:,} items, {len(examples):,} examples to test")
     print(f"recall@{options.k} of the most popular items: {popular(sessions, examples, options.k):.2%}")
 
@@ -171,6 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
         torch.optim.Adam(model.gru.parameters(), lr=1e-3),
         optimizer_of(head, options.lr),
     ]
+    schedules = [torch.optim.lr_scheduler.ExponentialLR(optimizer, options.decay) for optimizer in optimizers]
     recall = 0.0
     for epoch in range(1, options.epochs + 1):
         begun = time.perf_counter()
@@ -179,17 +176,9 @@ def main(arguments: Sequence[str] | None = None) -> float:
         recall, mrr = evaluate(model, head, examples, options.k)
         scores = f"recall@{options.k} {recall:.2%}, MRR@{options.k} {mrr:.2%}"
         print(f"epoch {epoch}: loss {loss:.3f}, {scores}, {seconds:.0f} s")
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] *= options.decay
+        for schedule in schedules:
+            schedule.step()
     return recall
-
-
-def positive(text: str) -> int:
-    """A number of things."""
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError("must be 1 at least")
-    return number
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -198,30 +187,10 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--sessions", type=Path, help="to train on, one a line (made up)")
     parser.add_argument("--examples", type=Path, help="to test on: a session, a tab, the next item")
     parser.add_argument("--items", type=positive, default=10_000, help="of made-up sessions (%(default)s)")
-    parser.add_argument("--head", default="factored", help="any of zloss.HeadConfig (%(default)s)")
-    parser.add_argument("--loss", default="z_loss", help="one that the head takes (%(default)s)")
     parser.add_argument("--a", type=float, help="of the Z-loss (10 / sqrt(width))")
-    parser.add_argument("--lr", type=float, help="of the head (30 for the factored one, 0.1 for others)")
-    parser.add_argument("--decay", type=float, default=0.7, help="of all learning rates after an epoch (%(default)s)")
-    parser.add_argument("--epochs", type=positive, default=5, help="(%(default)s)")
-    parser.add_argument("--batch", type=positive, default=100, help="sessions a step (%(default)s)")
-    parser.add_argument("--width", type=positive, default=256, help="of all layers (%(default)s)")
-    parser.add_argument("--dropout", type=float, default=0.0, help="of the embeddings (%(default)s)")
-    parser.add_argument("--k", type=positive, default=20, help="how many are recommended (%(default)s)")
-    here = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", choices=("cpu", "cuda", "mps"), default=here, help="(%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
-    options = parser.parse_args(arguments)
-    if (options.sessions is None) != (options.examples is None):
-        parser.error("--sessions and --examples belong together")
-    for path in filter(None, (options.sessions, options.examples)):
-        if not path.is_file():
-            parser.error(f"there is no file {path}")
-    try:
-        zloss.HeadConfig(head=options.head, loss=options.loss)
-    except ValueError as error:
-        parser.error(str(error))
-    return options
+    add_training_options(parser, of="sessions")
+    parser.set_defaults(decay=0.7, epochs=5, dropout=0.0, k=20)
+    return parse(parser, arguments, "sessions", "examples")
 
 
 if __name__ == "__main__":

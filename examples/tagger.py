@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from command_line import add_training_options, optimizer_of, parse, positive, read_or_exit
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
@@ -91,13 +92,6 @@ def parts(texts: list[Text], size: int) -> list[list[Text]]:
     return [texts[start : start + size] for start in range(0, len(texts), size)]
 
 
-def optimizer_of(head: zloss.Head, lr: float | None) -> torch.optim.Optimizer:
-    """The factored head takes exact steps of plain SGD; for others Adagrad takes dense and row-sparse gradients."""
-    if isinstance(head, zloss.SphericalOutput) and isinstance(head.layer, zloss.FactoredLinear):
-        return head.sgd(lr=lr or 30.0)
-    return torch.optim.Adagrad(head.parameters(), lr=lr or 0.1)
-
-
 # ---- data ------------------------------------------------------------------------------------------------------------
 
 
@@ -114,6 +108,8 @@ def read(texts: Path, tags: Path) -> tuple[list[Text], int, int]:
         if bag and mine:
             words, counts = torch.tensor([[int(number) for number in pair] for pair in bag]).T
             found.append(Text(words, counts, torch.tensor(mine)))
+    if not found:
+        raise ValueError("no text has words and tags")
     return found, 1 + max(int(text.words.max()) for text in found), len(tagged)
 
 
@@ -142,7 +138,9 @@ def main(arguments: Sequence[str] | None = None) -> float:
     if options.texts is None:
         texts, words, tags = made_up(options.made_up_tags, options.made_up_texts)
     else:
-        texts, words, tags = read(options.texts, options.tags)
+        texts, words, tags = read_or_exit(read, options.texts, options.tags)
+    if len(texts) < 10:
+        raise SystemExit(f"{len(texts)} texts are too few: a tenth of them is held out")
     random.shuffle(texts)
     tested, trained = texts[: len(texts) // 10], texts[len(texts) // 10 :]
     many = sum(len(text.tags) for text in texts) / len(texts)
@@ -152,6 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     reader = Reader(words, options.width, options.dropout).to(options.device)
     head = zloss.HeadConfig(head=options.head, loss=options.loss).build(options.width, tags).to(options.device)
     optimizers = [torch.optim.Adam(reader.parameters(), lr=1e-3), optimizer_of(head, options.lr)]
+    schedules = [torch.optim.lr_scheduler.ExponentialLR(optimizer, options.decay) for optimizer in optimizers]
     found = 0.0
     for epoch in range(1, options.epochs + 1):
         begun = time.perf_counter()
@@ -159,49 +158,21 @@ def main(arguments: Sequence[str] | None = None) -> float:
         seconds = time.perf_counter() - begun
         found = precision(reader, head, tested, options.k)
         print(f"epoch {epoch}: loss {loss:.3f}, precision@{options.k} {found:.2%}, {seconds:.0f} s")
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] *= options.decay
+        for schedule in schedules:
+            schedule.step()
     return found
-
-
-def positive(text: str) -> int:
-    """A number of things."""
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError("must be 1 at least")
-    return number
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options; a mistake ends the program with a message."""
     parser = argparse.ArgumentParser(description="Tagging with any number of tags.")
-    parser.add_argument("--texts", type=Path, help="bags of words, one a line (made up)")
-    parser.add_argument("--tags", type=Path, help="the texts of every tag, one tag a line")
+    parser.add_argument("--texts", type=Path, help="bags of words, one a line: N WORD:COUNT ... (made up)")
+    parser.add_argument("--tags", type=Path, help="the texts of every tag, one tag a line: N TEXT ...")
     parser.add_argument("--made-up-tags", type=positive, default=20_000, help="where there are no files (%(default)s)")
     parser.add_argument("--made-up-texts", type=positive, default=40_000, help="(%(default)s)")
-    parser.add_argument("--head", default="factored", help="any of zloss.HeadConfig (%(default)s)")
-    parser.add_argument("--loss", default="z_loss", help="one that the head takes (%(default)s)")
-    parser.add_argument("--lr", type=float, help="of the head (30 for the factored one, 0.1 for others)")
-    parser.add_argument("--decay", type=float, default=0.85, help="of all learning rates after an epoch (%(default)s)")
-    parser.add_argument("--epochs", type=positive, default=8, help="(%(default)s)")
-    parser.add_argument("--batch", type=positive, default=100, help="texts a step (%(default)s)")
-    parser.add_argument("--width", type=positive, default=256, help="of all layers (%(default)s)")
-    parser.add_argument("--dropout", type=float, default=0.3, help="(%(default)s)")
-    parser.add_argument("--k", type=positive, default=5, help="how many tags a text is given (%(default)s)")
-    here = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", choices=("cpu", "cuda", "mps"), default=here, help="(%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
-    options = parser.parse_args(arguments)
-    if (options.texts is None) != (options.tags is None):
-        parser.error("--texts and --tags belong together")
-    for path in filter(None, (options.texts, options.tags)):
-        if not path.is_file():
-            parser.error(f"there is no file {path}")
-    try:
-        zloss.HeadConfig(head=options.head, loss=options.loss)
-    except ValueError as error:
-        parser.error(str(error))
-    return options
+    add_training_options(parser, of="texts")
+    parser.set_defaults(decay=0.85, epochs=8, dropout=0.3, k=5)
+    return parse(parser, arguments, "texts", "tags")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,12 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
+@pytest.fixture(autouse=True)
+def beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Python has it for a program: what lies beside it can be imported."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+
+
 def load(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec is not None
@@ -72,3 +78,13 @@ def test_wrong_options(name: str, options: list[str], message: str, capsys: pyte
     with pytest.raises(SystemExit):
         load(name).main(options)
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "files"), [("next_item", ("sessions", "examples")), ("tagger", ("texts", "tags"))])
+def test_files_of_another_kind(name: str, files: tuple[str, str], tmp_path: Path) -> None:
+    options = []
+    for file in files:
+        (tmp_path / file).write_text("1 7\nneither tab nor number\n")
+        options += [f"--{file}", str(tmp_path / file)]
+    with pytest.raises(SystemExit, match="is not as --help has it"):
+        load(name).main(options)
