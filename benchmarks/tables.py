@@ -80,16 +80,18 @@ def heads() -> str:
             cells = ["", "", "", *cells, "", ""]
         law = ", words by frequency" if targets == "zipf" else ""
         lines.append(f"| {name}{law}{', CUDA graph' if launch == 'graph' else ''} | {' | '.join(cells)} |")
-    earlier = (
-        "With * of an earlier run: compare such times with each other; a ratio is to the factored step of its own run."
+    others = (
+        "With * of another run: compare such times with each other; a ratio is to the factored step of its own run."
     )
-    return "\n".join([*lines, "", earlier, "", _source("output")])
+    return "\n".join([*lines, "", others, "", _source("output")])
 
 
 def _rows_of(records: list[Record]) -> list[tuple[str, str, str]]:
-    """Name, targets and launch of each line of the table of heads, in the order of the records."""
+    """Name, targets and launch of each line of the table of heads, in the order of the records, one head together."""
     shown = [r for r in records if r["name"] != "refactor" and (r["launch"] == "eager" or r["time_ms"] is not None)]
-    return list(dict.fromkeys((record["name"], record["targets"], record["launch"]) for record in shown))
+    heads = list(dict.fromkeys((record["name"], record["targets"]) for record in shown))
+    rows = dict.fromkeys((record["name"], record["targets"], record["launch"]) for record in shown)
+    return sorted(rows, key=lambda row: heads.index(row[:2]))
 
 
 def gram() -> str:
@@ -278,8 +280,9 @@ def _layers(network: Record) -> str:
     return f"[{network['context']} * {network['embedding']}, {widths}]"
 
 
-# What has not been measured since stands in the records of the first benchmark, some of it under another name.
-_FIRST = {"output": ("output_layer",), "gram": ("output_layer",)}
+# A head that became faster on its own; then the first benchmark of all, for what has not been measured since, some of
+# it under another name.
+_OTHERS = {"output": ("adaptive", "output_layer"), "gram": ("output_layer",)}
 _RENAMED = {
     "dense softmax, CCE": "dense softmax, CCE, bf16",
     "dense softmax, CCE exact": "dense softmax, CCE exact, bf16",
@@ -288,7 +291,7 @@ _RENAMED = {
 
 def _paths(suite: str, device: str) -> list[Path]:
     """The records of a suite, the latest first."""
-    names = (*FILES.get(suite, (suite,)), *_FIRST.get(suite, ()))
+    names = (*FILES.get(suite, (suite,)), *_OTHERS.get(suite, ()))
     paths = (RECORDS / f"{name}.{device}.jsonl" for name in names)
     return [path for path in paths if path.exists()]
 
@@ -324,8 +327,8 @@ def _shown(value: float | None, digits: str = ".3g") -> str:
 
 def _marked(cell: Callable[[Record], str], record: Record, records: list[Record]) -> str:
     """With a star where it was not measured together with the first of all records."""
-    is_earlier = record["time_ms"] is not None and record["commit"] != records[0]["commit"]
-    return f"{cell(record)}*" if is_earlier else cell(record)
+    is_of_another = record["time_ms"] is not None and record["commit"] != records[0]["commit"]
+    return f"{cell(record)}*" if is_of_another else cell(record)
 
 
 def _turns(record: Record) -> str:

@@ -96,7 +96,7 @@ def test_cells_of_earlier_runs_are_marked(tmp_path: Path, monkeypatch: pytest.Mo
     table = tables.heads()
     assert "| factored | not run | not run | 1 | 0.20 ms | not run | 0.10 ms | 1.00 GB | 1.00 GB |" in table
     assert "| NCE | not run | not run | 6* | not run | not run | 3.00 ms* | 1.00 GB* | 1.00 GB* |" in table
-    assert "With * of an earlier run" in table
+    assert "With * of another run" in table
 
 
 def test_shares_of_refactors_are_of_the_text_they_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
