@@ -10,11 +10,13 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from zloss.layers.precision import finest_dtype
+
 _LARGEST_EXPONENT = 709.0  # beyond it there is no float for `math.exp` to return, and it raises
 
 
 class _RankMetric(ABC):
-    """A mean over ranks. Sums stay on the device of the ranks; only `compute` waits for them."""
+    """A mean over ranks. Sums stay on the device of the ranks, if it has float64; only `compute` waits for them."""
 
     def __init__(self) -> None:
         self.reset()
@@ -33,7 +35,7 @@ class _RankMetric(ABC):
             raise ValueError(f"ranks must be a tensor of integers, got {type(ranks).__name__}")
         if ranks.is_floating_point() or ranks.is_complex() or ranks.dtype == torch.bool:
             raise ValueError(f"ranks must be integers, got dtype {ranks.dtype}")
-        ranks = ranks.long()  # k may not fit into a narrower type
+        ranks = _for_sums(ranks).long()  # k may not fit into a narrower type
         counted = ranks > 0
         score = torch.where(counted, self._score(ranks.clamp_min(1)), 0)
         sums = torch.stack([part.sum(dtype=torch.float64) for part in (score, counted, ranks < 0)])
@@ -106,7 +108,8 @@ class Perplexity:
             raise ValueError(
                 f"counted must be a bool tensor of the shape of log_prob, {tuple(log_prob.shape)}, got {_kind(counted)}"
             )
-        total = torch.where(counted, log_prob.detach(), 0).sum(dtype=torch.float64)
+        log_prob, counted = _for_sums(log_prob.detach()), _for_sums(counted)
+        total = torch.where(counted, log_prob, 0).sum(dtype=torch.float64)
         sums = torch.stack([total, counted.sum(dtype=torch.float64)])
         self._sums = sums if self._sums is None else self._sums + sums
 
@@ -121,6 +124,11 @@ class Perplexity:
 def perplexity_of(surprise: float) -> float:
     """`exp` of a mean negative log-probability; infinite where there is no float for it."""
     return math.inf if surprise > _LARGEST_EXPONENT else math.exp(surprise)
+
+
+def _for_sums(values: Tensor) -> Tensor:
+    """Where they can be added up in float64: on the host, if their device cannot."""
+    return values if finest_dtype(values.device) == torch.float64 else values.cpu()
 
 
 def _kind(value: object) -> str:

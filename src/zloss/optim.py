@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from zloss import kernels
 from zloss.layers import FactoredLinear
 from zloss.layers.gradient import RecordedGradient
+from zloss.layers.precision import finest_dtype
 from zloss.layers.weight import GradientMark
 
 # What torch's schedulers keep in a group, and who resumes a schedule may have to put there; and its name, for logs.
@@ -266,9 +267,10 @@ def clip_grad_norm_(
     parameters, layers = _parameters_and_layers(params_and_layers)
     grads = [p.grad for p in parameters if p.grad is not None]
     device = grads[0].device if grads else layers[0].V.device if layers else torch.device("cpu")
-    norms = [_entries(grad).norm(dtype=torch.float64) for grad in grads] + [layer.grad_norm() for layer in layers]
+    norms = [_entries(grad).norm(dtype=finest_dtype(grad.device)) for grad in grads]
+    norms += [layer.grad_norm() for layer in layers]
     norms = norms or [torch.zeros((), device=device)]
-    total: Tensor = torch.stack([norm.to(device).double() for norm in norms]).norm()
+    total: Tensor = torch.stack([norm.to(device, finest_dtype(device)) for norm in norms]).norm()
     if error_if_nonfinite and not total.isfinite():
         raise ValueError(f"the norm of the gradients is {total.item()}: nothing was clipped")
     factor = (max_norm / (total + 1e-6)).clamp(max=1.0)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from zloss.layers.faults import Fault
 from zloss.layers.gradient import RecordedGradient
+from zloss.layers.precision import finest_dtype
 from zloss.layers.update import Step
 
 # Size of the blocks of a pass over V; a pass holds two or three. Larger ones are faster on a GPU, but memory is
@@ -101,7 +102,7 @@ class Health(NamedTuple):
         )
 
 
-def assess(step: Step, grad: RecordedGradient, weight_decay: float, largest: float) -> Tensor:  # (4,) float64
+def assess(step: Step, grad: RecordedGradient, weight_decay: float, largest: float) -> Tensor:  # (4,)
     """The report on a step that has been computed but not applied, on the device.
 
     `largest` is the largest number that the dtype of V can hold.
@@ -114,4 +115,4 @@ def assess(step: Step, grad: RecordedGradient, weight_decay: float, largest: flo
     # No eigenvalue of K1 exceeds its norm: half of the inverse keeps every eigenvalue of P above 1/2.
     safe_lr = 0.5 / (step.k1_norm + weight_decay)
     values = (~is_finite * Fault.GRADIENT.value, safe_lr, U_norm.square(), f.U_inv.square().sum())
-    return torch.stack([value.double() for value in values])
+    return torch.stack([value.to(finest_dtype(U_norm.device)) for value in values])

@@ -17,7 +17,7 @@ from zloss.layers.conditioning import centred_moments
 from zloss.layers.dense import DenseLinear
 from zloss.layers.inputs import check_hidden
 from zloss.layers.limits import first_derivatives_only
-from zloss.layers.precision import default_product_dtype, default_state_dtype, exact_products
+from zloss.layers.precision import default_product_dtype, exact_products, finest_dtype
 from zloss.layers.statistics import with_bias_column
 from zloss.stats import SphericalStats
 from zloss.targets import Targets, checked_targets
@@ -62,7 +62,7 @@ class GramStatistics(torch.autograd.Function):
         targets: Targets,
     ) -> tuple[Tensor, Tensor, Tensor]:
         with exact_products(h.device.type):
-            state_dtype = torch.promote_types(default_state_dtype(h.device), weight.dtype)
+            state_dtype = torch.promote_types(finest_dtype(h.device), weight.dtype)
             product_dtype = default_product_dtype(h.device, weight.dtype)
             wbar, gram = centred_moments(weight, state_dtype, product_dtype, block_bytes=_BLOCK_BYTES)
             hs = with_bias_column(h.to(state_dtype), weight.shape[1])

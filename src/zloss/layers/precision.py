@@ -18,12 +18,13 @@ from torch import Tensor
 _FAST_FLOAT64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
 # Those whose TF32 products are many times as fast as float32 ones: A100, H100 and H200, B200.
 _FAST_TF32 = {(8, 0), (9, 0), (10, 0)}
+_WITHOUT_FLOAT64 = {"mps"}
 _BEYOND_TF32 = 2**13 - 1  # bits of a float32 that TF32 does not have
 
 
-def default_state_dtype(device: torch.device) -> torch.dtype:
+def finest_dtype(device: torch.device) -> torch.dtype:
     """Float64 wherever the device has it."""
-    return torch.float32 if device.type == "mps" else torch.float64
+    return torch.float32 if device.type in _WITHOUT_FLOAT64 else torch.float64
 
 
 def default_product_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:

@@ -17,7 +17,7 @@ from zloss.layers.foreign_writes import Stamp, is_one_matrix, is_plain, stamps
 from zloss.layers.fused import FusedFactors
 from zloss.layers.gradient import RecordedGradient, concatenate
 from zloss.layers.limits import refuse_export
-from zloss.layers.precision import check_dtypes, default_product_dtype, default_state_dtype, exact_products
+from zloss.layers.precision import check_dtypes, default_product_dtype, exact_products, finest_dtype
 from zloss.layers.update import Factors, Step, exact_step, subtract_rows_
 from zloss.parallel import refuse_data_parallel
 
@@ -61,7 +61,7 @@ class FactoredWeight(nn.Module):
     wbar: Tensor  # (H,)
     gram: Tensor  # (H, H)
     fault: Tensor  # () bits of `Fault`, kept on a GPU until the host reads them
-    _report: Tensor  # float64, see `Health.read`; of the first step that was refused, or else of the latest
+    _report: Tensor  # see `Health.read`; of the first step that was refused, or else of the latest
 
     def __init__(
         self,
@@ -481,9 +481,12 @@ class FactoredWeight(nn.Module):
             self._report.zero_()
         else:
             self.fault = torch.zeros((), device=self.V.device, dtype=torch.long)
-            self._report = torch.zeros(4, device=self.V.device, dtype=torch.float64)
+            self._report = self._empty_report()
             self._fused = None
         self._reports.forget()
+
+    def _empty_report(self) -> Tensor:
+        return torch.zeros(4, device=self.V.device, dtype=finest_dtype(self.V.device))
 
     def _warn_if_zeroed_too_soon(self) -> None:
         if self._records:
@@ -504,7 +507,7 @@ class FactoredWeight(nn.Module):
             )
 
     def _state_dtype(self) -> torch.dtype:
-        asked = self._asked_state_dtype or default_state_dtype(self.V.device)
+        asked = self._asked_state_dtype or finest_dtype(self.V.device)
         return torch.promote_types(asked, self.V.dtype)
 
     @property
@@ -519,13 +522,14 @@ class FactoredWeight(nn.Module):
         check_dtypes(fn(torch.empty(0, dtype=self.V.dtype, device=self.V.device)).dtype, None, None)
         fits, has_gradient = self._settles_before_it_leaves(), self._has_gradient()
         before, kind, place = self.factors()._asdict(), (self.V.device, self.V.dtype), self.V.data_ptr()
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        # The state goes on its own, below: where it goes, there may be no float64 to put it in.
+        super()._apply(lambda tensor: fn(tensor.to(self.V.dtype)), recurse)  # type: ignore[no-untyped-call]
         for name, tensor in before.items():
             source = getattr(self, name) if tensor.is_meta else tensor
             setattr(self, name, source.to(device=self.V.device, dtype=self._state_dtype()))
         if kind != (self.V.device, self.V.dtype):  # else a captured step goes on with what there is
             self._fused = None
-            self._report = torch.zeros(4, device=self.V.device, dtype=torch.float64)
+            self._report = self._empty_report()
             self._reports = DeviceReports()  # what the old one keeps to use again is of another length or device
         if (*kind, place) != (self.V.device, self.V.dtype, self.V.data_ptr()):
             if has_gradient:
