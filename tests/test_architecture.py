@@ -104,6 +104,15 @@ LAYERS = (
     ("zloss.lab.corpora.building",),
     ("zloss.lab.corpora.preparing",),
     ("zloss.lab.corpora",),
+    (
+        "zloss.lab.training.config",
+        "zloss.lab.training.interrupts",
+        "zloss.lab.training.progress",
+        "zloss.lab.training.state",
+    ),
+    ("zloss.lab.training.assembly", "zloss.lab.training.schedule"),
+    ("zloss.lab.training.trainer",),
+    ("zloss.lab.training.fitting",),
     ("zloss.lab.training",),
     (
         "zloss.lab.sidebyside.batches",

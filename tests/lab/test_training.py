@@ -20,7 +20,7 @@ import torch
 import zloss
 from tests.lab.pets import pets_corpus
 from zloss.heads import HeadConfig
-from zloss.lab import stopwatch, training
+from zloss.lab import stopwatch
 from zloss.lab.configuration import to_table
 from zloss.lab.corpora import Corpus, prepare
 from zloss.lab.display import run_row
@@ -29,7 +29,17 @@ from zloss.lab.models import TrainedModel
 from zloss.lab.networks import NetworkConfig
 from zloss.lab.plotting import plot_runs
 from zloss.lab.runs import Checkpoint, Run, RunError
-from zloss.lab.training import DivergedError, Experiment, Progress, Schedule, Trainer, TrainingConfig, fit, resumed
+from zloss.lab.training import (
+    DivergedError,
+    Experiment,
+    Progress,
+    Schedule,
+    Trainer,
+    TrainingConfig,
+    fit,
+    resumed,
+    trainer,
+)
 
 
 @pytest.fixture(scope="module")
@@ -397,7 +407,7 @@ def test_a_diverging_run_says_so(corpus: Path, tmp_path: Path) -> None:
         assert all(tensor.isfinite().all() for tensor in last.tensors.values()), "what has diverged is not kept"
 
 
-@pytest.mark.parametrize(("owner", "name"), [(training, "evaluate"), (zloss.FactoredLinear, "condition")])
+@pytest.mark.parametrize(("owner", "name"), [(trainer, "evaluate"), (zloss.FactoredLinear, "condition")])
 def test_a_layer_may_refuse_later_what_has_diverged(
     owner: object, name: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -433,7 +443,7 @@ def test_metrics_have_null_for_what_is_not_finite(
     def judged(*asked: Any, **options: Any) -> Evaluation:
         return dataclasses.replace(evaluate(*asked, **options), perplexity=next(left))
 
-    monkeypatch.setattr(training, "evaluate", judged)
+    monkeypatch.setattr(trainer, "evaluate", judged)
     run = fit(experiment(corpus), tmp_path / "run")
     lines = (run.folder / "metrics.jsonl").read_text().splitlines()
     found = [json.loads(line, parse_constant=no_json) for line in lines]

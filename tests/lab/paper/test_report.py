@@ -23,7 +23,7 @@ from zloss.lab.paper.scores import MINUS, TIMES
 from zloss.lab.paper.summary import HEADLINES
 from zloss.lab.paper.tables import Cell, Table
 from zloss.lab.records import read_records
-from zloss.lab.training import _STAGES
+from zloss.lab.training.schedule import STAGES
 
 EXPERIMENTS = ("figure2", "figure3", "figure4", "figure5", "table2")
 COMMANDS = {name: f"zloss paper {name}" for name in EXPERIMENTS}
@@ -105,7 +105,7 @@ def test_the_page_says_what_was_not_made_on_penn_treebank(tmp_path: Path, page: 
 
 def test_the_page_says_how_it_was_done(tmp_path: Path, page: str) -> None:
     assert f"net1 is [10 {TIMES} 512, 2048, 2048, 512], net2 is [10 {TIMES} 1024, 4096, 4096, 1024]." in page
-    assert f"linearly in {_STAGES} stages" in page
+    assert f"linearly in {STAGES} stages" in page
     assert "batches of 200, extrapolated to the paper&#x27;s 150 million n-grams" in page
     assert "Test errors with b = 28, in %" in page
     lines = list(made_up.tuned(2))
