@@ -174,6 +174,17 @@ def test_bursts_are_long_enough_and_every_step_has_other_inputs(monkeypatch: pyt
     assert all((after - before) % 7 == 1 for before, after in pairwise(seen))
 
 
+def test_refactors_among_timed_steps_are_told() -> None:
+    steps: list[int] = []
+    runner = Runner(Work(lambda: steps.append(0), refactors=lambda: len(steps) // 5), CPU)
+    runner.warm_up()
+    warm = len(steps) // 5
+    for _ in range(10):
+        runner.take_turn()
+    assert runner.results()["refactors"] == len(steps) // 5 - warm > 0
+    assert "refactors" not in Runner(Work(print), CPU, times_ms=[1.0]).results()
+
+
 def test_spread_and_ratio() -> None:
     told = timing.summary([3.0, 1.0, 2.0, 4.0, 100.0], burst=1)
     assert (told["time_ms"], told["time_ms_quartiles"], told["time_ms_range"]) == (3.0, [2.0, 4.0], [1.0, 100.0])

@@ -1,12 +1,13 @@
 """`zloss bench output` and `zloss bench scaling`: one training step of the output layer, from a given hidden batch."""
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 
+import zloss
 from zloss.lab.bench.cases import Case
 from zloss.lab.bench.entries import FACTORED, Entry
 from zloss.lab.bench.gate import check_head
@@ -82,6 +83,7 @@ class LayerCase(HeadCase):
         yield Work(
             step,
             hidden_batches(batch=self.batch, hidden=self.hidden, classes=self.classes, law=self.targets, device=device),
+            refactors=_counter_of_refactors(head),
         )
 
     def description(self) -> Record:
@@ -144,6 +146,11 @@ def scaling_cases(
         for count in classes
         for way in launches(entry, device, launch)
     ]
+
+
+def _counter_of_refactors(head: zloss.Head) -> Callable[[], int] | None:
+    layer = getattr(head, "layer", None)
+    return (lambda: layer.refactors) if isinstance(layer, zloss.FactoredLinear) else None
 
 
 def _laws(entry: Entry) -> list[Law]:

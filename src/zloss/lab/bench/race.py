@@ -17,7 +17,7 @@ from zloss.lab.bench.gate import WrongResultError
 from zloss.lab.bench.inputs import SEED
 from zloss.lab.bench.memory import cpu_peak_bytes, gpu_peak, release, room_bytes
 from zloss.lab.bench.provenance import provenance
-from zloss.lab.bench.timing import LONG_MS, Runner, ratio, summary
+from zloss.lab.bench.timing import LONG_MS, Runner, ratio
 from zloss.lab.records import Record, write_records
 
 Watcher = Callable[[str, float, int], None]  # what runs, cases done, cases in all
@@ -172,7 +172,7 @@ class Race:
         runner = heat.runners.get(case)
         if runner is None or not runner.times_ms:
             return
-        record = case.description() | summary(runner.times_ms, runner.burst) | {"peak_bytes": heat.peaks[case]}
+        record = case.description() | runner.results() | {"peak_bytes": heat.peaks[case]}
         record |= case.results(record["time_ms"])
         pacesetter = self._pacesetter(case)
         if pacesetter in heat.runners:

@@ -31,6 +31,7 @@ class Work:
 
     step: Callable[..., object]
     inputs: Sequence[tuple[Any, ...]] = ((),)
+    refactors: Callable[[], int] | None = None  # so far, of a factored layer
 
 
 @dataclass
@@ -41,6 +42,7 @@ class Runner:
     device: torch.device
     times_ms: list[float] = field(default_factory=list)  # of a step, turn by turn
     burst: int = 1
+    refactors: int = 0  # that fell into these turns: they are no part of a step
 
     def __post_init__(self) -> None:
         self._feed = cycle(self.work.inputs)
@@ -58,7 +60,17 @@ class Runner:
 
     def take_turn(self) -> None:
         """Time one burst."""
+        before = self._refactors_so_far()
         self.times_ms.append(self._elapsed_ms(self.burst))
+        self.refactors += self._refactors_so_far() - before
+
+    def results(self) -> Record:
+        """What its turns have come to."""
+        counted = {} if self.work.refactors is None else {"refactors": self.refactors}
+        return summary(self.times_ms, self.burst) | counted
+
+    def _refactors_so_far(self) -> int:
+        return 0 if self.work.refactors is None else self.work.refactors()
 
     def _elapsed_ms(self, steps: int) -> float:
         step, inputs = self.work.step, list(islice(self._feed, steps))
