@@ -155,6 +155,7 @@ LAYERS = (
     ("zloss.lab.paper.claims",),
     ("zloss.lab.paper.results",),
     ("zloss.lab.paper.final_scores",),
+    ("zloss.lab.paper.in_time",),
     ("zloss.lab.paper.documents", "zloss.lab.paper.figures", "zloss.lab.paper.methods", "zloss.lab.paper.summary"),
     ("zloss.lab.paper.topics",),
     ("zloss.lab.paper.report",),

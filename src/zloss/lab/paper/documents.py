@@ -7,6 +7,7 @@ from zloss.heads.config import SPHERICAL
 from zloss.lab.paper.claims import judged
 from zloss.lab.paper.evidence import VARIANTS, Evidence, NotRunError
 from zloss.lab.paper.final_scores import all_scores_tables, equal_time_table, final_tables
+from zloss.lab.paper.in_time import IN_TIME_NOTE, in_time_table
 from zloss.lab.paper.loss_checks import NAMES
 from zloss.lab.paper.results import (
     DIFFERENCES_NOTE,
@@ -70,6 +71,10 @@ def _models_scores_markdown(evidence: Evidence) -> str:
     return "\n\n".join(text for part in parts for text in part if text)
 
 
+def _in_time_markdown(*, with_fixed: bool) -> Callable[[Evidence], str]:
+    return lambda evidence: f"{in_time_table(evidence, with_fixed=with_fixed).to_markdown()}\n\n{IN_TIME_NOTE}"
+
+
 def _titled(title: str, table: Table) -> str:
     return f"{title}:\n\n{table.to_markdown()}"
 
@@ -85,6 +90,8 @@ _DOCUMENT: dict[str, Callable[[Evidence], str]] = {
     "paper_normalised": _losses_markdown(5),
     "paper_models": _models_markdown,
     "paper_models_scores": _models_scores_markdown,
+    "paper_in_time": _in_time_markdown(with_fixed=True),
+    "paper_in_time_longer": _in_time_markdown(with_fixed=False),
     "paper_equal_time": lambda evidence: equal_time_table(evidence).to_markdown(),
 }
 MARKDOWN_TABLES = tuple(_DOCUMENT)

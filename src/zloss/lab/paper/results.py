@@ -6,7 +6,7 @@ from statistics import fmean
 
 from zloss.lab.bench.model_suite import BATCHES, EPOCH_NGRAMS
 from zloss.lab.paper.claims import Judged
-from zloss.lab.paper.duels import ENOUGH_SEEDS, Outcome, duel
+from zloss.lab.paper.duels import ENOUGH_SEEDS, Duel, Outcome, duel
 from zloss.lab.paper.evidence import Evidence, NotRunError, bench_command, estimates, experiment_command
 from zloss.lab.paper.intervals import estimate
 from zloss.lab.paper.loss_checks import FIGURE5_SCORES, NAMES
@@ -171,15 +171,20 @@ def differences_table(evidence: Evidence, figure: int) -> Table:
 def _difference_cell(evidence: Evidence, figure: int, other: str, score: str) -> Cell | str:
     if not all(evidence.has_tuned(figure, name, score) for name in ("z_loss", other)):
         return NOT_RUN
-    clash = duel(evidence.tuned(figure, "z_loss", score), evidence.tuned(figure, other, score), score)
+    return difference_cell(duel(evidence.tuned(figure, "z_loss", score), evidence.tuned(figure, other, score), score))
+
+
+def difference_cell(clash: Duel) -> Cell:
+    """By how much, and how sure that is; `MARKS_NOTE` says what the marks mean."""
     kinds = {Outcome.WON: "won", Outcome.LOST: "lost", Outcome.EVEN: "even"}
     marks = f"{' ~' if clash.outcome is Outcome.EVEN else ''}{' *' if clash.needs_seeds else ''}"
-    return Cell(f"{shown_difference(clash.difference, score)}{marks}", kinds.get(clash.outcome, ""))
+    return Cell(f"{shown_difference(clash.difference, clash.score)}{marks}", kinds.get(clash.outcome, ""))
 
 
+MARKS_NOTE = f"~ within noise; * within a point, and needs {ENOUGH_SEEDS} seeds."
 DIFFERENCES_NOTE = (
     "Difference of means with Welch's 95 % interval, errors in points: below zero the Z-loss is better, but for MRR. "
-    f"~ within noise; * within a point, and needs {ENOUGH_SEEDS} seeds."
+    f"{MARKS_NOTE}"
 )
 
 

@@ -1,12 +1,14 @@
 """The figures and tables of the paper, one section of the report each: what the paper shows, ours, and the verdicts."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from zloss.lab.paper.claims import Judged
 from zloss.lab.paper.evidence import VARIANTS, Evidence, NotRunError
 from zloss.lab.paper.figures import FIGURES, picture
 from zloss.lab.paper.final_scores import all_scores_tables, final_tables, progress
+from zloss.lab.paper.in_time import IN_TIME_NOTE, in_time_table
 from zloss.lab.paper.page import Html, boxed, bullets, element, figure, paragraph, section
 from zloss.lab.paper.records import FIGURE_B
 from zloss.lab.paper.results import (
@@ -125,6 +127,7 @@ def _table2(evidence: Evidence) -> Iterator[str]:
             "Mean test error with 95 % interval over seeds, against the time of training: a point for each table "
             "below. Every point is a training of its own, with learning rates for its length.",
         )
+    yield from _in_time(evidence)
     for title, table in final_tables(evidence):
         yield element("h3", title)
         yield boxed(table)
@@ -134,6 +137,14 @@ def _table2(evidence: Evidence) -> Iterator[str]:
         yield boxed(table)
         if note:
             yield paragraph(note)
+
+
+def _in_time(evidence: Evidence) -> Iterator[str]:
+    with suppress(NotRunError):  # the other tables say what to run
+        table = in_time_table(evidence)
+        yield element("h3", "The Z-loss in the time of a softmax")
+        yield boxed(table)
+        yield paragraph(IN_TIME_NOTE, css="note")
 
 
 TOPICS = (

@@ -1,0 +1,60 @@
+"""What the Z-loss comes to in the time that a softmax takes: the question of whoever has so much time and no more.
+
+A softmax is set against all Z-loss trainings of table 2 on its text that took no longer, whatever they spent the time
+on: more epochs, or a larger network. Which of them stands for the Z-loss is decided at each score by validation, as
+in figure 2, since a decides which scores it is good at.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+
+from zloss.lab.paper.corpus_checks import duel_of_models
+from zloss.lab.paper.evidence import Evidence, NotRunError, models_command
+from zloss.lab.paper.final_scores import Point, progress
+from zloss.lab.paper.records import CONVERGED, FIXED, SOFTMAXES, ScoredModel
+from zloss.lab.paper.results import MARKS_NOTE, difference_cell
+from zloss.lab.paper.scores import ERRORS, label
+from zloss.lab.paper.tables import Row, Table
+from zloss.lab.paper.timings import duration
+
+_SAME_TIME = 1.01  # trainings of a fixed time end within a step of it
+
+IN_TIME_NOTE = (
+    "Points of test error with Welch's 95 % interval: below zero the Z-loss is better. Of its models that took no "
+    "longer, among them net2, twice as wide as the net1 of all softmaxes, each score has the one that validates best "
+    f"at it. {MARKS_NOTE}"
+)
+
+
+def in_time_table(evidence: Evidence, *, with_fixed: bool = True) -> Table:
+    """The Z-loss minus every softmax, by text and from the shortest training to the longest.
+
+    Without `with_fixed` those that had a fixed time are left out.
+    """
+    rows = [row for corpus, models in progress(evidence).items() for row in _rows(corpus, models, with_fixed)]
+    if not rows:
+        raise NotRunError(models_command(FIXED))
+    return Table(("Z-loss in the time of", "that is", *map(label, ERRORS)), rows)
+
+
+def _rows(corpus: str, models: Mapping[str, Sequence[Point]], with_fixed: bool) -> Iterator[Row]:
+    own = [point for model, points in models.items() if model not in SOFTMAXES for point in points]
+    softmaxes = [(model, point) for model in SOFTMAXES for point in models.get(model, ())]
+    for model, softmax in sorted(softmaxes, key=lambda named: named[1].seconds):
+        affordable = [point for point in own if point.seconds <= _SAME_TIME * softmax.seconds]
+        if affordable and (with_fixed or softmax.trainings[0].budget != FIXED):
+            cells = [
+                difference_cell(duel_of_models(_validating_best(affordable, score), softmax.trainings, score))
+                for score in ERRORS
+            ]
+            yield [f"{model}: {corpus}, {_spent(softmax)}", duration(softmax.seconds), *cells]
+
+
+def _validating_best(points: Sequence[Point], error: str) -> Sequence[ScoredModel]:
+    return min(points, key=lambda point: fmean(one.valid[error] for one in point.trainings)).trainings
+
+
+def _spent(point: Point) -> str:
+    """What the time went to."""
+    budget = point.trainings[0].budget or ""
+    return {FIXED: "a fixed time", CONVERGED: "until converged"}.get(budget, budget)
