@@ -7,7 +7,7 @@ from zloss.heads.config import SPHERICAL
 from zloss.lab.paper.claims import judged
 from zloss.lab.paper.evidence import VARIANTS, Evidence, NotRunError
 from zloss.lab.paper.final_scores import all_scores_tables, equal_time_table, final_tables
-from zloss.lab.paper.in_time import IN_TIME_NOTE, in_time_table
+from zloss.lab.paper.in_time import IN_TIME_NOTE, in_time_tables
 from zloss.lab.paper.loss_checks import NAMES
 from zloss.lab.paper.results import (
     DIFFERENCES_NOTE,
@@ -72,7 +72,11 @@ def _models_scores_markdown(evidence: Evidence) -> str:
 
 
 def _in_time_markdown(*, with_fixed: bool) -> Callable[[Evidence], str]:
-    return lambda evidence: f"{in_time_table(evidence, with_fixed=with_fixed).to_markdown()}\n\n{IN_TIME_NOTE}"
+    def render(evidence: Evidence) -> str:
+        tables = in_time_tables(evidence, with_fixed=with_fixed)
+        return "\n\n".join([*(_titled(title, table) for title, table in tables), IN_TIME_NOTE])
+
+    return render
 
 
 def _titled(title: str, table: Table) -> str:

@@ -91,12 +91,18 @@ def _trainings(evidence: Evidence, corpus: str, budget: str) -> Trainings:
     return {model: found for model, found in trainings.items() if found}
 
 
+def text_title(evidence: Evidence, corpus: str) -> str:
+    """Its name and size."""
+    classes = next(model.classes for model in evidence.records.table2 if model.corpus == corpus)
+    return f"{corpus}, {classes:,} classes"
+
+
 def _title(evidence: Evidence, corpus: str, budget: str) -> str:
     found = [model for model in evidence.records.table2 if (model.corpus, model.budget) == (corpus, budget)]
     budget_s = found[0].budget_s  # of all of them, as `PaperRecords` checks
     spent = budget if budget_s is None else duration(budget_s)
     trained = "trained until converged" if budget == CONVERGED else f"{spent} of training each"
-    return f"{corpus}, {found[0].classes:,} classes, {trained}"
+    return f"{text_title(evidence, corpus)}, {trained}"
 
 
 # ---- beside the paper ------------------------------------------------------------------------------------------------

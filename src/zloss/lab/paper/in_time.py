@@ -10,8 +10,8 @@ from statistics import fmean
 
 from zloss.lab.paper.corpus_checks import duel_of_models
 from zloss.lab.paper.evidence import Evidence, NotRunError, models_command
-from zloss.lab.paper.final_scores import Point, progress
-from zloss.lab.paper.records import CONVERGED, FIXED, SOFTMAXES, ScoredModel
+from zloss.lab.paper.final_scores import Point, progress, text_title
+from zloss.lab.paper.records import FIXED, SOFTMAXES, ScoredModel
 from zloss.lab.paper.results import MARKS_NOTE, difference_cell
 from zloss.lab.paper.scores import ERRORS, label
 from zloss.lab.paper.tables import Row, Table
@@ -26,18 +26,21 @@ IN_TIME_NOTE = (
 )
 
 
-def in_time_table(evidence: Evidence, *, with_fixed: bool = True) -> Table:
-    """The Z-loss minus every softmax, by text and from the shortest training to the longest.
+def in_time_tables(evidence: Evidence, *, with_fixed: bool = True) -> Iterator[tuple[str, Table]]:
+    """The Z-loss minus every softmax, from the shortest training to the longest: a table for each text, with its title.
 
     Without `with_fixed` those that had a fixed time are left out.
     """
-    rows = [row for corpus, models in progress(evidence).items() for row in _rows(corpus, models, with_fixed)]
-    if not rows:
+    columns = ("Z-loss in the time of", "that is", *map(label, ERRORS))
+    tables = {corpus: Table(columns, list(_rows(models, with_fixed))) for corpus, models in progress(evidence).items()}
+    if not any(table.rows for table in tables.values()):
         raise NotRunError(models_command(FIXED))
-    return Table(("Z-loss in the time of", "that is", *map(label, ERRORS)), rows)
+    for corpus, table in tables.items():
+        if table.rows:
+            yield text_title(evidence, corpus), table
 
 
-def _rows(corpus: str, models: Mapping[str, Sequence[Point]], with_fixed: bool) -> Iterator[Row]:
+def _rows(models: Mapping[str, Sequence[Point]], with_fixed: bool) -> Iterator[Row]:
     own = [point for model, points in models.items() if model not in SOFTMAXES for point in points]
     softmaxes = [(model, point) for model in SOFTMAXES for point in models.get(model, ())]
     for model, softmax in sorted(softmaxes, key=lambda named: named[1].seconds):
@@ -47,7 +50,7 @@ def _rows(corpus: str, models: Mapping[str, Sequence[Point]], with_fixed: bool) 
                 difference_cell(duel_of_models(_validating_best(affordable, score), softmax.trainings, score))
                 for score in ERRORS
             ]
-            yield [f"{model}: {corpus}, {_spent(softmax)}", duration(softmax.seconds), *cells]
+            yield [f"{model}, {_spent(softmax)}", duration(softmax.seconds), *cells]
 
 
 def _validating_best(points: Sequence[Point], error: str) -> Sequence[ScoredModel]:
@@ -57,4 +60,4 @@ def _validating_best(points: Sequence[Point], error: str) -> Sequence[ScoredMode
 def _spent(point: Point) -> str:
     """What the time went to."""
     budget = point.trainings[0].budget or ""
-    return {FIXED: "a fixed time", CONVERGED: "until converged"}.get(budget, budget)
+    return {FIXED: "fixed time"}.get(budget, budget)

@@ -8,7 +8,7 @@ from zloss.lab.paper.claims import Judged
 from zloss.lab.paper.evidence import VARIANTS, Evidence, NotRunError
 from zloss.lab.paper.figures import FIGURES, picture
 from zloss.lab.paper.final_scores import all_scores_tables, final_tables, progress
-from zloss.lab.paper.in_time import IN_TIME_NOTE, in_time_table
+from zloss.lab.paper.in_time import IN_TIME_NOTE, in_time_tables
 from zloss.lab.paper.page import Html, boxed, bullets, element, figure, paragraph, section
 from zloss.lab.paper.records import FIGURE_B
 from zloss.lab.paper.results import (
@@ -141,9 +141,11 @@ def _table2(evidence: Evidence) -> Iterator[str]:
 
 def _in_time(evidence: Evidence) -> Iterator[str]:
     with suppress(NotRunError):  # the other tables say what to run
-        table = in_time_table(evidence)
+        tables = list(in_time_tables(evidence))
         yield element("h3", "The Z-loss in the time of a softmax")
-        yield boxed(table)
+        for title, table in tables:
+            yield paragraph(f"{title}:")
+            yield boxed(table)
         yield paragraph(IN_TIME_NOTE, css="note")
 
 
