@@ -217,6 +217,7 @@ MISSING = "FactoredSGD has lr and weight_decay, got {}: momentum and adaptive ra
         ([{"layers": []}, nn.Linear(2, 3)], {}, "a group of FactoredSGD is .*, got Linear"),
         ([{"layers": [], "momentum": 0.9, "maximize": True}], {}, MISSING.format("momentum, maximize")),
         ([{"layers": [], "momentum": 0.0}], {}, MISSING.format("momentum")),
+        (zloss.FactoredLinear(2, 5), {"momentum": 0.9, "nesterov": True}, MISSING.format("momentum, nesterov")),
         ([{"layers": [], "learning_rate": 1.0}], {}, MISSING.format("learning_rate")),
         ([{"layers": [], "lr": -1.0}], {}, "lr must be a finite number >= 0, got -1.0"),
         (zloss.FactoredLinear(2, 3), {"lr": -1.0}, "lr must be a finite number >= 0, got -1.0"),

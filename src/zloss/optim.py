@@ -87,6 +87,7 @@ class FactoredSGD(PlainSGD):
         layers: a layer, several, or parameter groups `{"layers": [...], "lr": ...}`.
         lr: learning rate.
         weight_decay: L2 penalty, added to the gradient as `weight_decay * W`.
+        others: what other optimizers have, momentum for instance, is refused with a word on what to do.
 
     >>> layer = zloss.FactoredLinear(8, 1000)
     >>> optimizer = FactoredSGD(layer, lr=0.5)
@@ -104,7 +105,9 @@ class FactoredSGD(PlainSGD):
         lr: float,
         *,
         weight_decay: float = 0.0,
+        **others: Any,
     ) -> None:
+        self._refuse(others)
         self._layers: dict[Tensor, FactoredLinear] = {}
         self._unscaled: dict[Tensor, Tensor] = {}  # the batch of a record, which stays when that is scaled, says which
         groups: list[Any] = _listed(layers)

@@ -295,8 +295,8 @@ def test_a_run_that_is_named_twice_is_listed_once(
         ("config.json", b'{"architectures": ["another program"]}', "config.json is not the config of a run"),
         ("config.json", b"[]", "config.json cannot be read: it must be one JSON object"),
         ("metrics.jsonl", b'{"kind": "training", "step": 1, "epoch": 0}\n{\n', "metrics.jsonl, line 2, is no JSON"),
-        ("metrics.jsonl", b"{}\n", "metrics.jsonl, line 1, is no metrics with kind and step"),
-        ("metrics.jsonl", b"5\n", "metrics.jsonl, line 1, is no metrics with kind and step"),
+        ("metrics.jsonl", b"{}\n", "metrics.jsonl, line 1, is no metrics with kind, step and epoch"),
+        ("metrics.jsonl", b"5\n", "metrics.jsonl, line 1, is no metrics with kind, step and epoch"),
         ("checkpoints/000000040/state.json", b"[]", "checkpoints/000000040/state.json cannot be read: it must be"),
     ],
 )

@@ -57,21 +57,21 @@ def test_the_best_of_an_early_version(run: Run) -> None:
 
 def test_metrics_are_cut_off_where_a_run_resumes(run: Run) -> None:
     for step in range(5):
-        run.log({"kind": "training", "step": step})
+        run.log({"kind": "training", "step": step, "epoch": 0.5})
     with (run.folder / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "training", "st')  # killed while it wrote
     assert [record["step"] for record in run.metrics()] == [0, 1, 2, 3, 4]
     run.forget_after(2)
-    run.log({"kind": "training", "step": 3})
+    run.log({"kind": "training", "step": 3, "epoch": 0.5})
     assert [record["step"] for record in run.metrics()] == [0, 1, 2, 3]
 
 
 def test_metrics_are_there_for_tensorboard(run: Run) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
-    run.log({"kind": "validation", "step": 1, "mrr": 0.25})
+    run.log({"kind": "validation", "step": 1, "epoch": 0.5, "mrr": 0.25})
     run.forget_after(0)
-    run.log({"kind": "validation", "step": 2, "mrr": 0.5})
+    run.log({"kind": "validation", "step": 2, "epoch": 0.5, "mrr": 0.5})
     run.close()
     events = EventAccumulator(str(run.folder)).Reload()
     assert [(event.step, event.value) for event in events.Scalars("validation/mrr")] == [(1, 0.25), (2, 0.5)]
@@ -101,7 +101,7 @@ def test_a_full_disk_without_a_checkpoint(run: Run, tmp_path: Path, monkeypatch:
         Run(tmp_path / "new").create({})
     monkeypatch.setattr(Path, "open", raising(FULL_DISK["Python"]))
     with pytest.raises(RunError, match=r"the metrics of .*run could not be written, the disk is full$"):
-        run.log({"kind": "training", "step": 1})
+        run.log({"kind": "training", "step": 1, "epoch": 0.5})
 
 
 def test_what_the_system_says_is_told_in_its_words(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,12 +166,13 @@ def test_killed_before_there_was_a_config(tmp_path: Path) -> None:
     ("line", "told"),
     [
         (b"\xff", "is no JSON"),
-        (b'{"kind": "training", "step": "1"}', "is no metrics with kind and step"),
-        (b'{"kind": "training"}', "is no metrics with kind and step"),
+        (b'{"kind": "training", "step": 1}', "is no metrics with kind, step and epoch"),
+        (b'{"kind": "training", "step": "1"}', "is no metrics with kind, step and epoch"),
+        (b'{"kind": "training"}', "is no metrics with kind, step and epoch"),
     ],
 )
 def test_a_damaged_line_of_metrics_is_named(line: bytes, told: str, run: Run) -> None:
-    run.log({"kind": "training", "step": 1})
+    run.log({"kind": "training", "step": 1, "epoch": 0.5})
     with (run.folder / "metrics.jsonl").open("ab") as file:
         file.write(line + b"\n")
     with pytest.raises(RunError, match=rf"metrics\.jsonl, line 2, {told}.*: delete the line"):
@@ -179,7 +180,7 @@ def test_a_damaged_line_of_metrics_is_named(line: bytes, told: str, run: Run) ->
 
 
 def test_no_checkpoint_is_on_the_disk_without_its_metrics(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    run.log({"kind": "training", "step": 1})
+    run.log({"kind": "training", "step": 1, "epoch": 0.5})
     synced: list[int] = []
     monkeypatch.setattr("os.fsync", lambda handle: synced.append(os.fstat(handle).st_ino))
     run.save(checkpoint(1), keep=2)

@@ -117,8 +117,10 @@ class Run:
                 record = json.loads(line)
             except json.JSONDecodeError as error:
                 raise RunError(f"{self._metrics}, line {number}, is no JSON ({error.msg}): delete the line") from error
-            if not (isinstance(record, dict) and "kind" in record and isinstance(record.get("step"), int)):
-                raise RunError(f"{self._metrics}, line {number}, is no metrics with kind and step: delete the line")
+            if not _is_metrics(record):
+                raise RunError(
+                    f"{self._metrics}, line {number}, is no metrics with kind, step and epoch: delete the line"
+                )
             records.append(record)
         return records
 
@@ -228,6 +230,12 @@ class Run:
             steps = self.steps()
             rest = f"; the checkpoint of step {steps[-1]} is there, resume from it" if steps else ""
             raise RunError(f"{what} of {self.folder} could not be written, {reason}{rest}") from error
+
+
+def _is_metrics(record: Any) -> bool:
+    """Whether it has what every line has."""
+    has_kind = isinstance(record, dict) and "kind" in record
+    return has_kind and isinstance(record.get("step"), int) and isinstance(record.get("epoch"), int | float)
 
 
 def require_utf8(name: str) -> None:
