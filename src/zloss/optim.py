@@ -13,7 +13,7 @@ from zloss import kernels
 from zloss.layers import FactoredLinear
 from zloss.layers.gradient import RecordedGradient
 from zloss.layers.precision import finest_dtype
-from zloss.layers.weight import GradientMark
+from zloss.layers.recording import GradientMark
 
 # What torch's schedulers keep in a group, and who resumes a schedule may have to put there; and its name, for logs.
 _NOTES = {"initial_lr", "max_lr", "min_lr", "swa_lr", "name"}

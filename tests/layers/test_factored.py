@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import zloss
 from tests.layers.twins import make_twins, relative_error
-from zloss.layers.weight import FactoredWeight
+from zloss.layers.portable import PortableWeight
 
 HIDDEN, CLASSES = 6, 50
 
@@ -640,7 +640,7 @@ def test_initial_weights_are_distributed_as_those_of_linear(device: torch.device
 
 def test_dense_layer_has_the_same_interface() -> None:
     factored = {name for name in dir(zloss.FactoredLinear) if not name.startswith("_")} - set(dir(nn.Module))
-    bookkeeping = set(dir(FactoredWeight))  # the factors, their gradient, steps and conditioning
+    bookkeeping = set(dir(PortableWeight))  # the factors, their gradient, steps and conditioning
     dense = {name for name in dir(zloss.DenseLinear) if not name.startswith("_")}
     assert factored - bookkeeping - {"reset_parameters"} <= dense
 

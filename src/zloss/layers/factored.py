@@ -10,17 +10,18 @@ from zloss.layers.faults import Fault
 from zloss.layers.gradient import all_places, nonzero_places
 from zloss.layers.inputs import check_hidden, check_same_device, check_sizes
 from zloss.layers.limits import export_error, refuse_transforms, uncompiled
+from zloss.layers.portable import PortableWeight
 from zloss.layers.prediction import Predicting
 from zloss.layers.ranking import LinearScores
 from zloss.layers.statistics import FactoredStatistics, KernelStatistics, Tape, with_bias_column
 from zloss.layers.update import Factors
-from zloss.layers.weight import FactoredWeight, Implementation
+from zloss.layers.weight import Implementation
 from zloss.parallel import refuse_data_parallel
 from zloss.stats import SphericalStats
 from zloss.targets import IGNORE_INDEX, checked_targets, parse_targets, target_columns
 
 
-class FactoredLinear(Predicting, FactoredWeight):
+class FactoredLinear(Predicting, PortableWeight):
     """An output layer for a huge number of classes, trained by SGD steps that cost O(H^2), whatever their number.
 
     Stands for `nn.Linear(in_features, num_classes)` under a spherical loss. Its weight matrix is kept as

@@ -2,9 +2,8 @@
 
 import math
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +14,10 @@ from zloss.layers.conditioning import Health, assess, centred_moments, condition
 from zloss.layers.faults import DeviceReports, Fault, fault_error
 from zloss.layers.foreign_writes import Stamp, is_one_matrix, is_plain, stamps
 from zloss.layers.fused import FusedFactors
-from zloss.layers.gradient import RecordedGradient, concatenate
+from zloss.layers.gradient import RecordedGradient
 from zloss.layers.limits import refuse_export
 from zloss.layers.precision import check_dtypes, default_product_dtype, exact_products, finest_dtype
+from zloss.layers.recording import GradientMark, RecordsGradients
 from zloss.layers.update import Factors, Step, exact_step, subtract_rows_
 from zloss.parallel import refuse_data_parallel
 
@@ -30,29 +30,15 @@ _MAX_SCALE = 1e6
 # A host that runs ahead of its GPU sees the condition pass its limit late. A single step that would exceed the limit
 # this many times over has leapt towards singularity, and is refused.
 _LEAP = 100.0
-_FORGOTTEN_STEP = 100  # backward passes without a step before we suspect that there is no optimizer
-_MARK = 1e-20  # told from zero, and lost in any norm of gradients that it gets into
 _HASTY_STEPS, _HASTY_REFACTORS = 10, 5  # so many refactors, each so soon after the last: the learning rate is too large
 
 
-class GradientMark(nn.Parameter):
-    """Has a `.grad`, not zero, exactly while a factored layer has a gradient of W recorded.
-
-    So `zero_grad()` of a model, or of any optimizer that holds its parameters, drops the record too, as it would the
-    gradient of an `nn.Linear`.
-    """
-
-    @classmethod
-    def like(cls, weight: Tensor) -> "GradientMark":
-        """One for a layer with this weight."""
-        return cls(torch.zeros(1, device=weight.device, dtype=weight.dtype), requires_grad=weight.requires_grad)
-
-
-class FactoredWeight(nn.Module):
+class FactoredWeight(RecordsGradients):
     """`W = V U + 1 omega^T` with its mean row and centred Gram matrix, and the gradient recorded for it.
 
-    The base of `FactoredLinear`, without inputs, targets or classes' scores: here the matrix is kept, stepped and kept
-    in good condition. `V` is a parameter that never has a `.grad`; the H x H state are buffers.
+    Below `FactoredLinear`, without inputs, targets or classes' scores: here the matrix is kept, stepped and kept in
+    good condition. `V` is a parameter that never has a `.grad`; the H x H state are buffers. `recording.py` has how its
+    gradient waits for a step, `portable.py` how all of it moves and is saved.
     """
 
     U: Tensor  # (H, H)
@@ -88,13 +74,8 @@ class FactoredWeight(nn.Module):
         self.refactors = 0
         self._drift: Tensor | None = None
         self._steps_since_refactor = self._hasty_refactors = 0
-        self._records: list[RecordedGradient] = []
-        self._passes_without_step: int | None = 0  # None once there was a step
         self._is_unproven = True  # until it is first used: `.data` may be written to before, which leaves no trace
         self._is_copy = False  # until it has weights of its own: an average is often collected in a copy
-        self._mark: Tensor | None = None
-        self._mark_version = 0
-        self._captured_records: list[RecordedGradient] = []
         self.version = 0  # counts changes of the weights, so that a stale backward pass is noticed
         self._reports = DeviceReports()
         self._fused: FusedFactors | None = None
@@ -197,17 +178,6 @@ class FactoredWeight(nn.Module):
             return False
         return True
 
-    @torch.no_grad()
-    def _settles_before_it_leaves(self) -> bool:
-        """Settle while there is a trace of what others wrote: a checkpoint, a copy and another place have none.
-
-        What leaves no matrix may leave all the same: it is refused where it is used.
-        """
-        was_unproven = self._is_unproven
-        settles = self._settles()
-        self._is_unproven |= was_unproven
-        return settles
-
     def _current_stamps(self) -> tuple[Stamp, ...]:
         return stamps(self.V, self.factors())
 
@@ -216,63 +186,7 @@ class FactoredWeight(nn.Module):
         self._is_copy = False
         self._stamps = self._current_stamps()
 
-    # ---- the gradient ------------------------------------------------------------------------------------------------
-
-    def record(self, gradient: RecordedGradient) -> None:
-        """Add to the gradient that the next step will apply."""
-        if self._is_zeroed():
-            self._records = []
-            self.gradient_mark.grad = self._intact_mark()
-        self._records.append(gradient)
-        if self._passes_without_step is None:
-            return
-        self._passes_without_step += 1
-        if self._passes_without_step == _FORGOTTEN_STEP:
-            warnings.warn(
-                f"{_FORGOTTEN_STEP} backward passes without a step: give this layer to a FactoredSGD, as other "
-                "optimizers pass over it",
-                stacklevel=2,
-            )
-
-    def recorded_gradient(self) -> RecordedGradient | None:
-        """The gradient of W left by the backward passes since the last step, in factored form; None without any."""
-        if not self._has_gradient():
-            return None
-        self._warn_if_scaled()
-        if len(self._records) > 1:
-            self._records = [concatenate(self._records)]
-        return self._records[0]
-
-    def _has_gradient(self) -> bool:
-        return bool(self._records) and not self._is_zeroed()
-
-    def _intact_mark(self) -> Tensor:
-        """The last one until somebody writes to it: in a graph, a launch to make another would delay every step."""
-        mark, own = self._mark, self.gradient_mark
-        if mark is None or mark._version != self._mark_version or (mark.device, mark.dtype) != (own.device, own.dtype):
-            mark = self._mark = torch.full_like(own, _MARK)
-            self._mark_version = mark._version
-        return mark
-
-    def _is_zeroed(self) -> bool:
-        mark = self.gradient_mark.grad
-        if mark is None:
-            return True
-        # `set_to_none=False` writes a zero. Who has not been written to need not be read: a GPU would be waited for.
-        # Writes to `.data` are not counted.
-        is_suspect = mark._version != self._mark_version or mark.device.type == "cpu"
-        return is_suspect and not is_capturing() and not mark.any()
-
-    def _warn_if_scaled(self) -> None:
-        mark = self.gradient_mark.grad
-        if mark is None or mark._version == self._mark_version or is_capturing():
-            return
-        warnings.warn(
-            "the gradients of the parameters were changed in place, as torch's clip_grad_norm_ and clip_grad_value_ "
-            "do: that of a factored layer is none of them, and stays as it is; use zloss.clip_grad_norm_ or "
-            "scale_grad_",
-            stacklevel=2,
-        )
+    # ---- the gradient and its step -----------------------------------------------------------------------------------
 
     @torch.no_grad()
     def grad_norm(self) -> Tensor:  # ()
@@ -282,18 +196,6 @@ class FactoredWeight(nn.Module):
             return self.wbar.new_zeros(())
         with exact_products(self.V.device.type):
             return gradient.norm(self.wbar, len(self.V))
-
-    @torch.no_grad()
-    def scale_grad_(self, factor: Tensor | float) -> None:
-        """Multiply the recorded gradient by `factor`."""
-        self._records = [record.scaled(factor) for record in self._records]
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the recorded gradient."""
-        super().zero_grad(set_to_none=True)
-        self._records = []
-
-    # ---- the step ----------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def step_(self, lr: float, *, weight_decay: float = 0.0) -> None:
@@ -441,16 +343,6 @@ class FactoredWeight(nn.Module):
             old.copy_(value)
         self._refresh_copies()
 
-    @torch.no_grad()
-    def _sharpen(self) -> None:
-        """Compute anew what follows from V, U and omega."""
-        with exact_products(self.V.device.type):
-            self.U_inv.copy_(torch.linalg.inv(self.U))
-            mean, gram = centred_moments(self.V, self.U.dtype, self.product_dtype)
-            self.wbar.copy_(mean @ self.U + self.omega)
-            self.gram.copy_(self.U.T @ gram @ self.U)
-        self._refresh_copies()
-
     def _plain_factors(self, V: Tensor, pivot: Tensor | None = None) -> Factors:
         """With which V is W."""
         with exact_products(V.device.type):
@@ -488,15 +380,6 @@ class FactoredWeight(nn.Module):
     def _empty_report(self) -> Tensor:
         return torch.zeros(4, device=self.V.device, dtype=finest_dtype(self.V.device))
 
-    def _warn_if_zeroed_too_soon(self) -> None:
-        if self._records:
-            self._records = []
-            warnings.warn(
-                "the gradient was dropped before the step: the model, or another optimizer that holds this layer's "
-                "parameters, was told to zero_grad() in between; take all steps first",
-                stacklevel=2,
-            )
-
     def _warn_if_hasty(self, safe_lr: float) -> None:
         self._hasty_refactors = self._hasty_refactors + 1 if self._steps_since_refactor < _HASTY_STEPS else 0
         if self._hasty_refactors == _HASTY_REFACTORS:
@@ -516,83 +399,3 @@ class FactoredWeight(nn.Module):
         asked = self._asked_product_dtype or default_product_dtype(self.V.device, self.V.dtype)
         finest = torch.promote_types(asked, self.V.dtype)
         return torch.float32 if self.U.dtype == torch.float32 else finest
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "FactoredWeight":
-        """Move or convert: V as asked, the state with it but in a dtype of its own (a round trip must not blunt it)."""
-        check_dtypes(fn(torch.empty(0, dtype=self.V.dtype, device=self.V.device)).dtype, None, None)
-        fits, has_gradient = self._settles_before_it_leaves(), self._has_gradient()
-        before, kind, place = self.factors()._asdict(), (self.V.device, self.V.dtype), self.V.data_ptr()
-        # The state goes on its own, below: where it goes, there may be no float64 to put it in.
-        super()._apply(lambda tensor: fn(tensor.to(self.V.dtype)), recurse)  # type: ignore[no-untyped-call]
-        for name, tensor in before.items():
-            source = getattr(self, name) if tensor.is_meta else tensor
-            setattr(self, name, source.to(device=self.V.device, dtype=self._state_dtype()))
-        if kind != (self.V.device, self.V.dtype):  # else a captured step goes on with what there is
-            self._fused = None
-            self._report = self._empty_report()
-            self._reports = DeviceReports()  # what the old one keeps to use again is of another length or device
-        if (*kind, place) != (self.V.device, self.V.dtype, self.V.data_ptr()):
-            if has_gradient:
-                warnings.warn("the gradient recorded for this layer was lost as it was moved: step first", stacklevel=2)
-            self._forget_history()
-        self._restore_mark()
-        if fits and self.V.dtype.itemsize > kind[1].itemsize and not self.V.is_meta:
-            self._sharpen()  # what is known of W was computed in the coarser dtype
-        if fits:  # else the next use has to refuse it
-            self._stamps = self._current_stamps()
-        return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        self._settles_before_it_leaves()
-        # A copy has no gradient, as with torch's parameters, and no part in what this layer has under way on a device.
-        nothing: dict[str, Any] = {"_records": [], "_captured_records": [], "_fused": None, "_mark": None}
-        return self.__dict__ | nothing | {"_reports": DeviceReports()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._restore_mark()
-        self._is_copy = self._is_unproven = True
-        self._stamps = self._current_stamps()
-
-    def _restore_mark(self) -> None:
-        """After torch has made a plain parameter of it, or has given memory to a layer that had none."""
-        if not isinstance(self.gradient_mark, GradientMark) or self.gradient_mark.device != self.V.device:
-            self.gradient_mark = GradientMark.like(self.V)
-
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        before, now = self._stamps, self._current_stamps()
-        self._settles_before_it_leaves()
-        if now[1:] == before[1:]:  # who goes on to write to the factors too must be found to have written to all
-            self._stamps = (before[0], *self._stamps[1:])
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        del destination[prefix + "gradient_mark"]
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        own = {prefix + name: getattr(self, name) for name in ("V", *Factors._fields)}
-        shapes = {key: getattr(state_dict.get(key), "shape", None) for key in own}
-        fitting = {key: tensor for key, tensor in own.items() if tensor.shape == shapes[key]}
-        kept = {prefix + "gradient_mark": self.gradient_mark.detach()}
-        blunt = {key: state_dict[key].to(own[key].dtype) for key in fitting if state_dict[key].dtype.itemsize < 4}
-        kept |= blunt
-        is_coarse = any(state_dict[key].dtype.itemsize < tensor.dtype.itemsize for key, tensor in fitting.items())
-        fault = "they load together" if 0 < len(fitting) < len(own) else None
-        if len(fitting) == len(own) and not blunt and not _make_one_matrix([state_dict[key] for key in own]):
-            fault = "these do not, as when factors are averaged"
-        if fault is not None:
-            kept |= fitting
-            args[-1].append(f"V and its factors make one matrix: {fault}, so none of them was loaded")
-        super()._load_from_state_dict(state_dict | kept, prefix, *args)
-        self._restore_mark()
-        self._refresh_copies()
-        self._forget_history()
-        if blunt and not self.V.is_meta:
-            self._refactor()  # factors that were rounded to half precision no longer fit each other
-        elif is_coarse and not self.V.is_meta:
-            self._sharpen()  # as after a conversion
-        self._own_weights()
-
-
-def _make_one_matrix(loaded: list[Tensor]) -> bool:
-    V, *factors = (tensor.detach() for tensor in loaded)
-    on_device = Factors(*(factor.to(V.device, torch.promote_types(factor.dtype, V.dtype)) for factor in factors))
-    return V.is_meta or is_one_matrix(V, on_device)
