@@ -60,4 +60,4 @@ def _validating_best(points: Sequence[Point], error: str) -> Sequence[ScoredMode
 def _spent(point: Point) -> str:
     """What the time went to."""
     budget = point.trainings[0].budget or ""
-    return {FIXED: "fixed time"}.get(budget, budget)
+    return "fixed time" if budget == FIXED else budget
