@@ -101,9 +101,9 @@ def better_top_1_in_the_same_time(models: Models) -> Finding:
     return Finding(f"after {duration(budget_s)}, {name} {MINUS} H-softmax: {told([clash])}", verdict_of([clash]))
 
 
-def validating_best(trained: Iterable[Sequence[ScoredModel]]) -> Sequence[ScoredModel]:
-    """The trainings of the model with the lowest top-1 error on validation."""
-    return min(trained, key=lambda found: fmean(model.valid[top(1)] for model in found))
+def validating_best(trained: Iterable[Sequence[ScoredModel]], error: str = top(1)) -> Sequence[ScoredModel]:
+    """The trainings of the model with the lowest error on validation."""
+    return min(trained, key=lambda found: fmean(model.valid[error] for model in found))
 
 
 def duel_of_models(first: Sequence[ScoredModel], second: Sequence[ScoredModel], score: str) -> Duel:

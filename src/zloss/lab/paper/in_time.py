@@ -6,12 +6,11 @@ in figure 2, since a decides which scores it is good at.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean
 
-from zloss.lab.paper.corpus_checks import duel_of_models
+from zloss.lab.paper.corpus_checks import duel_of_models, validating_best
 from zloss.lab.paper.evidence import Evidence, NotRunError, models_command
 from zloss.lab.paper.final_scores import Point, progress, text_title
-from zloss.lab.paper.records import FIXED, SOFTMAXES, ScoredModel
+from zloss.lab.paper.records import FIXED, SOFTMAXES
 from zloss.lab.paper.results import MARKS_NOTE, difference_cell
 from zloss.lab.paper.scores import ERRORS, label
 from zloss.lab.paper.tables import Row, Table
@@ -44,17 +43,13 @@ def _rows(models: Mapping[str, Sequence[Point]], with_fixed: bool) -> Iterator[R
     own = [point for model, points in models.items() if model not in SOFTMAXES for point in points]
     softmaxes = [(model, point) for model in SOFTMAXES for point in models.get(model, ())]
     for model, softmax in sorted(softmaxes, key=lambda named: named[1].seconds):
-        affordable = [point for point in own if point.seconds <= _SAME_TIME * softmax.seconds]
+        affordable = [point.trainings for point in own if point.seconds <= _SAME_TIME * softmax.seconds]
         if affordable and (with_fixed or softmax.trainings[0].budget != FIXED):
             cells = [
-                difference_cell(duel_of_models(_validating_best(affordable, score), softmax.trainings, score))
-                for score in ERRORS
+                difference_cell(duel_of_models(validating_best(affordable, error), softmax.trainings, error))
+                for error in ERRORS
             ]
             yield [f"{model}, {_spent(softmax)}", duration(softmax.seconds), *cells]
-
-
-def _validating_best(points: Sequence[Point], error: str) -> Sequence[ScoredModel]:
-    return min(points, key=lambda point: fmean(one.valid[error] for one in point.trainings)).trainings
 
 
 def _spent(point: Point) -> str:
