@@ -504,6 +504,26 @@ def test_who_shared_the_device_has_the_pace_of_who_did_not(tmp_path: Path) -> No
     )
 
 
+def test_who_was_never_alone_has_the_pace_of_its_kind(tmp_path: Path) -> None:
+    """What a model is tuned for does not change what a step costs; its network does."""
+    lines = list(made_up.models())
+    shared = [
+        on_a_shared_device(
+            line | {"model": "Z-loss top-10 net1", "budget": "2 epochs", "budget_s": None, "epochs": 2.0}
+        )
+        for line in lines
+        if (line["model"], line["budget"]) == ("Z-loss net1", "converged")
+    ]
+    alone = [line for line in lines if line["model"] in ("Z-loss net1", "Z-loss net2")]
+    evidence = with_records(tmp_path, "table2", [*alone, *shared])
+    pace = max((line["train_s"], line["epochs"]) for line in alone if line["network"] == "net1")
+    found = evidence.models("fil8", "Z-loss top-10 net1", "2 epochs")
+    assert [one.train_s for one in found] == pytest.approx([2 * pace[0] / pace[1]] * len(found), rel=1e-12)
+    strangers = [line for line in alone if line["network"] == "net2"]
+    evidence = with_records(tmp_path, "table2", [*strangers, *shared])
+    assert {one.train_s for one in evidence.models("fil8", "Z-loss top-10 net1", "2 epochs")} == {None}
+
+
 def test_without_a_pace_there_is_no_time(tmp_path: Path) -> None:
     lines = [on_a_shared_device(line) for line in made_up.models() if line["budget"] == "converged"]
     evidence = with_records(tmp_path, "table2", lines)

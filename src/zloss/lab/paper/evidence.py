@@ -165,16 +165,18 @@ class Evidence:
         ]
 
     def _time_alone(self, training: ScoredModel) -> float | None:
-        """At the pace of the longest training of this model on this text, whatever its budget."""
-        model = training.corpus, training.model
-        timed = [
-            (one.train_s, one.epochs)
+        """At the pace of the longest training of this model on this text, whatever its budget.
+
+        A model that was never alone has the pace of others of its kind.
+        """
+        paces = [
+            (one.model == training.model, one.train_s, one.epochs)
             for one in self.records.table2
-            if (one.corpus, one.model) == model and one.alone and one.train_s and one.epochs
+            if (one.corpus, one.kind) == (training.corpus, training.kind) and one.alone and one.train_s and one.epochs
         ]
-        if not timed or training.epochs is None:
+        if not paces or training.epochs is None:
             return None
-        train_s, epochs = max(timed)
+        _, train_s, epochs = max(paces)
         return training.epochs * train_s / epochs
 
     def ratio(self, part: Part, loss: str, device: Device) -> float:

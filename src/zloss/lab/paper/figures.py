@@ -39,7 +39,7 @@ _STYLE: Any = {
     "grid.color": "#e4e4e4",
     "svg.hashsalt": "zloss",  # the same records give the same file
 }
-BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK, PURPLE = (
+BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK, PURPLE, BROWN = (
     "#000000",
     "#E69F00",
     "#56B4E9",
@@ -48,6 +48,7 @@ BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK, PURPLE = (
     "#D55E00",
     "#CC79A7",
     "#5E3C99",
+    "#7A4A1E",
 )
 _LOSS_LOOKS = {
     "z_loss": (RED, "o"),
@@ -68,6 +69,7 @@ _MODEL_LOOKS = {
     "Z-loss top-10 net1": (PURPLE, "X"),
     "Z-loss top-100 net1": (PINK, "P"),
     "Z-loss net2": (SKY, "D"),
+    "Z-loss top-10 net2": (BROWN, "<"),
 }
 # To label, in seconds; so far apart that the labels do not touch.
 _TIMES = (1, 3, 10, 30, 60, 180, 600, 1800, 3600, 3 * 3600, 10 * 3600, 86400, 4 * 86400)

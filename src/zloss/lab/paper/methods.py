@@ -64,7 +64,8 @@ def _shared_device(evidence: Evidence) -> str:
     trainings = "1 training" if shared == 1 else f"{shared} trainings"
     return (
         f" {trainings} shared the device with others. Their times, marked by the word about, are "
-        "those of their epochs at the pace of the same model on the same text alone."
+        "those of their epochs at the pace of the same model, or of one with the same network, head and loss, on the "
+        "same text alone."
     )
 
 

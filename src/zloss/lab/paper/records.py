@@ -55,6 +55,7 @@ MODELS = (
     "Z-loss top-10 net1",
     "Z-loss top-100 net1",
     "Z-loss net2",
+    "Z-loss top-10 net2",
 )
 CONSTANT = "constant"
 SOFTMAXES = tuple(model for model in MODELS if "softmax" in model)
@@ -177,6 +178,11 @@ class ScoredModel(Result):
     @property
     def choice(self) -> Choice:
         return self.corpus, self.model, self.budget
+
+    @property
+    def kind(self) -> Choice:
+        """What decides how long a step takes; a, b and the score that it is tuned for do not."""
+        return self.network, self.head, self.loss
 
 
 @dataclass(frozen=True, kw_only=True)
