@@ -1,8 +1,8 @@
 """The figures of the paper, drawn from our records, and one of ours for table 2: `FIGURES["figure2"](evidence)`.
 
 Each is a matplotlib figure. They are narrow, so that they can be read on a phone, and say in words what their colours
-mean. Colours are those of Okabe and Ito, which people tell apart however they see colours; markers and dashes differ
-too.
+mean. Colours but two are those of Okabe and Ito, which people tell apart however they see colours; markers and dashes
+differ too.
 """
 
 import io
