@@ -47,8 +47,8 @@ $(VENV)/.demo-ready: $(READY) demo-requirements.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --require-hashes -r demo-requirements.txt
 	touch $@
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml lab/pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "zloss needs Python 3.11 or newer; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[dev]' --editable lab
 	touch $@

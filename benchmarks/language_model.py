@@ -26,15 +26,15 @@ from rich.console import Console
 from rich.progress import track
 
 import zloss
-from zloss.lab.configuration import to_table
-from zloss.lab.corpora import Corpus
-from zloss.lab.display import training_bar
-from zloss.lab.evaluation import finite
-from zloss.lab.experiments import build_experiment
-from zloss.lab.models import TrainedModel
-from zloss.lab.records import Record, provenance, read_records, write_records
-from zloss.lab.runs import Run
-from zloss.lab.training import Experiment, Trainer, fit
+from zloss_lab.configuration import to_table
+from zloss_lab.corpora import Corpus
+from zloss_lab.display import training_bar
+from zloss_lab.evaluation import finite
+from zloss_lab.experiments import build_experiment
+from zloss_lab.models import TrainedModel
+from zloss_lab.records import Record, provenance, read_records, write_records
+from zloss_lab.runs import Run
+from zloss_lab.training import Experiment, Trainer, fit
 
 RECORDS = Path(__file__).parent / "records"
 SUITE = "language_model"
@@ -61,9 +61,17 @@ class Plan:
         if part == "ptb":
             settings += [f"training.epochs={self.epochs}"]
         if part == "fil8":
-            settings += [f"training.steps={self.steps}", f"training.validation_examples={self.validation_examples}"]
-            settings += [f"training.validate_every={max(1, self.steps // self.validations)}", "training.patience=2"]
-        return build_experiment(str(corpus.resolve()), preset_name=PRESET, settings=[*settings, *self.settings])
+            settings += [
+                f"training.steps={self.steps}",
+                f"training.validation_examples={self.validation_examples}",
+            ]
+            settings += [
+                f"training.validate_every={max(1, self.steps // self.validations)}",
+                "training.patience=2",
+            ]
+        return build_experiment(
+            str(corpus.resolve()), preset_name=PRESET, settings=[*settings, *self.settings]
+        )
 
 
 # ---- time ------------------------------------------------------------------------------------------------------------
@@ -113,7 +121,9 @@ class Timed:
 def speed(part: str, experiment: Experiment, plan: Plan) -> list[Record]:
     """The experiment and the same with dense softmax, by turns."""
     training = replace(experiment.training, lr=SOFTMAX_LR, output_lr=SOFTMAX_LR)
-    softmax = replace(experiment, network=replace(experiment.network, head=SOFTMAX), training=training)
+    softmax = replace(
+        experiment, network=replace(experiment.network, head=SOFTMAX), training=training
+    )
     both = [Timed(experiment), Timed(softmax)]
     for _ in track(range(plan.turns + 1), "measuring by turns"):
         for timed in both:
@@ -155,7 +165,10 @@ def learning(part: str, experiment: Experiment, folder: Path) -> Record:
             "epochs": round(validations[-1]["epoch"], 4),
             "best_step": run.best_step,
             "validation": [[line["step"], line[score]] for line in validations],
-            "test": {name: finite(result.to_record()) for name, result in trained.evaluate("test").items()},
+            "test": {
+                name: finite(result.to_record())
+                for name, result in trained.evaluate("test").items()
+            },
         }
         | refactoring(run, trained)
     )
@@ -204,7 +217,9 @@ def described(part: str, what: str, experiment: Experiment) -> Record:
 # ---- all of it -------------------------------------------------------------------------------------------------------
 
 
-def run(part: str, corpus: Path, *, plan: Plan, device: str, runs: Path, output: Path) -> list[Record]:
+def run(
+    part: str, corpus: Path, *, plan: Plan, device: str, runs: Path, output: Path
+) -> list[Record]:
     """Measure a part, and put its records in the place of those that were there."""
     where = provenance(torch.device(device))  # now: the checkout may change before the end
     experiment = plan.experiment(part, corpus, device)
@@ -214,7 +229,11 @@ def run(part: str, corpus: Path, *, plan: Plan, device: str, runs: Path, output:
     if part in ("speed", "fil8"):
         records += speed(part, experiment, plan)
     records = [record | where for record in records]
-    others = [record for record in read_records(output) if record["part"] != part] if output.exists() else []
+    others = (
+        [record for record in read_records(output) if record["part"] != part]
+        if output.exists()
+        else []
+    )
     write_records(output, others + records)
     return records
 
@@ -235,19 +254,39 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--part", required=True, choices=["speed", "ptb", "fil8"])
     parser.add_argument("--corpus", required=True, type=Path, help="folder of a prepared corpus")
-    parser.add_argument("--device", default="cpu", choices=["cpu"] + ["cuda"] * torch.cuda.is_available())
-    parser.add_argument("--runs", type=Path, default=Path("runs") / SUITE, help="where training runs are kept")
-    parser.add_argument("--output", type=Path, help=f"file to write; records/{SUITE}.DEVICE.jsonl by default")
+    parser.add_argument(
+        "--device", default="cpu", choices=["cpu"] + ["cuda"] * torch.cuda.is_available()
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs") / SUITE, help="where training runs are kept"
+    )
+    parser.add_argument(
+        "--output", type=Path, help=f"file to write; records/{SUITE}.DEVICE.jsonl by default"
+    )
     parser.add_argument("--turns", type=int, default=default.turns)
-    parser.add_argument("--burst", type=int, default=default.burst, help="steps of a head at each turn")
-    parser.add_argument("--epochs", type=int, default=default.epochs, help="of the run of part ptb, at most")
+    parser.add_argument(
+        "--burst", type=int, default=default.burst, help="steps of a head at each turn"
+    )
+    parser.add_argument(
+        "--epochs", type=int, default=default.epochs, help="of the run of part ptb, at most"
+    )
     parser.add_argument("--steps", type=int, default=default.steps, help="of the run of part fil8")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="over the preset")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="over the preset"
+    )
     given = parser.parse_args()
-    plan = Plan(turns=given.turns, burst=given.burst, epochs=given.epochs, steps=given.steps, settings=tuple(given.set))
+    plan = Plan(
+        turns=given.turns,
+        burst=given.burst,
+        epochs=given.epochs,
+        steps=given.steps,
+        settings=tuple(given.set),
+    )
     output = given.output or RECORDS / f"{SUITE}.{given.device}.jsonl"
     try:
-        records = run(given.part, given.corpus, plan=plan, device=given.device, runs=given.runs, output=output)
+        records = run(
+            given.part, given.corpus, plan=plan, device=given.device, runs=given.runs, output=output
+        )
     except KeyboardInterrupt:
         print("\nstopped; the same command goes on with a training run", file=sys.stderr)
         return 130

@@ -18,8 +18,8 @@ from rich.progress import track
 from torch import Tensor, nn
 
 import zloss
-from zloss.lab.records import Record, provenance, write_records
-from zloss.lab.synthetic import ZipfCodes
+from zloss_lab.records import Record, provenance, write_records
+from zloss_lab.synthetic import ZipfCodes
 
 RECORDS = Path(__file__).parent / "records"
 
@@ -76,7 +76,11 @@ class Runner:
         if isinstance(self.layer, zloss.DenseLinear):
             return errors
         layer = self.layer
-        factors = {"refactors": layer.refactors, "drift": layer.drift(), "product_dtype": str(layer.product_dtype)}
+        factors = {
+            "refactors": layer.refactors,
+            "drift": layer.drift(),
+            "product_dtype": str(layer.product_dtype),
+        }
         return errors | factors
 
 
@@ -88,14 +92,19 @@ def batches(run: LongRun, device: torch.device) -> Iterable[tuple[Tensor, Tensor
         yield x.relu().to(device), target.to(device)
 
 
-def compare_with_dense(run: LongRun, device: torch.device, *, progress: bool = False) -> list[Record]:
+def compare_with_dense(
+    run: LongRun, device: torch.device, *, progress: bool = False
+) -> list[Record]:
     """The errors of the factored and of the dense float32 layer against dense float64 SGD, after all steps."""
     where = provenance(device)  # now: the checkout may change before the end
     torch.manual_seed(run.seed)
     linear = nn.Linear(run.hidden, run.classes, bias=False, device=device)
     start = linear.weight.detach().double().clone()
     factored = zloss.FactoredLinear.from_linear(linear)
-    runners = {"factored": Runner(factored, run.lr), "dense": Runner(zloss.DenseLinear.from_linear(linear), run.lr)}
+    runners = {
+        "factored": Runner(factored, run.lr),
+        "dense": Runner(zloss.DenseLinear.from_linear(linear), run.lr),
+    }
     if device.type == "cpu":  # why the state is float64: a matter of arithmetic, not of the device
         blunt = zloss.FactoredLinear.from_linear(linear, state_dtype=torch.float32)
         runners["factored, state in float32"] = Runner(blunt, run.lr)
@@ -115,14 +124,20 @@ def compare_with_dense(run: LongRun, device: torch.device, *, progress: bool = F
         "last_loss": float(torch.stack(losses[-100:]).mean()),
         "weights_moved": float((weight - start).norm() / start.norm()),
     }
-    return [{"head": name} | common | runner.report(weight) | where for name, runner in runners.items()]
+    return [
+        {"head": name} | common | runner.report(weight) | where for name, runner in runners.items()
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", default="cpu", choices=["cpu"] + ["cuda"] * torch.cuda.is_available())
+    parser.add_argument(
+        "--device", default="cpu", choices=["cpu"] + ["cuda"] * torch.cuda.is_available()
+    )
     parser.add_argument("--steps", type=int, default=LongRun.steps)
-    parser.add_argument("--output", type=Path, help="file to write; records/long_run.DEVICE.jsonl by default")
+    parser.add_argument(
+        "--output", type=Path, help="file to write; records/long_run.DEVICE.jsonl by default"
+    )
     arguments = parser.parse_args()
     if arguments.steps < 1:
         parser.error(f"--steps must be at least 1, got {arguments.steps}")

@@ -12,15 +12,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from zloss.lab.bench.layer_suite import ONE_BILLION_WORD
-from zloss.lab.paper.documents import MARKDOWN_TABLES, markdown
-from zloss.lab.paper.speed_checks import PLACES
-from zloss.lab.paper.timings import DEVICES, FILES, Device, Run, Timings, by_turns, fastest, ratio
-from zloss.lab.records import Record, read_records
+from reproduction.report.documents import MARKDOWN_TABLES, markdown
+from reproduction.report.speed_checks import PLACES
+from reproduction.report.timings import (
+    DEVICES,
+    FILES,
+    Device,
+    Run,
+    Timings,
+    by_turns,
+    fastest,
+    ratio,
+)
+from zloss_lab.bench.layer_suite import ONE_BILLION_WORD
+from zloss_lab.records import Record, read_records
 
 ROOT = Path(__file__).parent.parent
 RECORDS = Path(__file__).parent / "records"
-DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("heads.md", "lab.md", "results.md", "speed.md")))
+DOCUMENTS = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / name for name in ("heads.md", "lab.md", "results.md", "speed.md")),
+)
 FIL8 = 213_271  # classes
 
 
@@ -32,7 +44,9 @@ def speed() -> str:
     ]
     for name in ("dense softmax", *_GPU_SOFTMAXES, "hierarchical softmax", "sampled softmax"):
         of_cpu = "" if name in _GPU_SOFTMAXES else _ratio("cpu", name)
-        lines.append(f"| {name}, 793,471 classes / factored Z-loss | {of_cpu} | {_ratio('cuda', name)} |")
+        lines.append(
+            f"| {name}, 793,471 classes / factored Z-loss | {of_cpu} | {_ratio('cuda', name)} |"
+        )
     growth = " | ".join(_growth(device) for device in DEVICES)
     lines.append(f"| factored Z-loss, many classes / few | {growth} |")
     factored = fastest(_latest("output", "cuda"), _FACTORED, **_LARGEST)
@@ -47,14 +61,20 @@ _GPU_SOFTMAXES = ("dense softmax, TF32", "dense softmax, TF32, compiled")
 
 def _ratio(device: Device, name: str) -> str:
     """All ratios of the table are of the latest run."""
-    own, pace = (fastest(_latest("output", device), names, **_LARGEST) for names in ((name,), _FACTORED))
+    own, pace = (
+        fastest(_latest("output", device), names, **_LARGEST) for names in ((name,), _FACTORED)
+    )
     return _shown(ratio(own, pace, device))
 
 
 def _growth(device: Device) -> str:
     """Of the time of the factored step, over the widest range of classes that one run has."""
     growth = Timings.read(RECORDS).growth("z_loss", device)
-    return "not run" if growth is None else f"{growth.factor:.3g} with {growth.many:,} / {growth.few:,}"
+    return (
+        "not run"
+        if growth is None
+        else f"{growth.factor:.3g} with {growth.many:,} / {growth.few:,}"
+    )
 
 
 def heads() -> str:
@@ -79,16 +99,23 @@ def heads() -> str:
         else:
             cells = ["", "", "", *cells, "", ""]
         law = ", words by frequency" if targets == "zipf" else ""
-        lines.append(f"| {name}{law}{', CUDA graph' if launch == 'graph' else ''} | {' | '.join(cells)} |")
+        lines.append(
+            f"| {name}{law}{', CUDA graph' if launch == 'graph' else ''} | {' | '.join(cells)} |"
+        )
     others = (
-        "With * of another run: compare such times with each other; a ratio is to the factored step of its own run."
+        "With * of another run: compare such times with each other; "
+        "a ratio is to the factored step of its own run."
     )
     return "\n".join([*lines, "", others, "", _source("output")])
 
 
 def _rows_of(records: list[Record]) -> list[tuple[str, str, str]]:
     """Name, targets and launch of each line of the table of heads, in the order of the records, one head together."""
-    shown = [r for r in records if r["name"] != "refactor" and (r["launch"] == "eager" or r["time_ms"] is not None)]
+    shown = [
+        r
+        for r in records
+        if r["name"] != "refactor" and (r["launch"] == "eager" or r["time_ms"] is not None)
+    ]
     heads = list(dict.fromkeys((record["name"], record["targets"]) for record in shown))
     rows = dict.fromkeys((record["name"], record["targets"], record["launch"]) for record in shown)
     return sorted(rows, key=lambda row: heads.index(row[:2]))
@@ -101,15 +128,24 @@ def gram() -> str:
         where = {"batch": batch, "classes": 100_000, "launch": "eager"}
         above, below = ({"names": (name,)} | where for name in ("dense Z-loss", "Gram Z-loss"))
         quotients = [_quotient("gram", device, above, below) for device in DEVICES]
-        lines.append(f"| B = {batch:,} | {' | '.join(_shown(quotient, '.2f') for quotient in quotients)} |")
+        lines.append(
+            f"| B = {batch:,} | {' | '.join(_shown(quotient, '.2f') for quotient in quotients)} |"
+        )
     return "\n".join([*lines, "", _source("gram")])
 
 
 def targets() -> str:
     """What the work on speed set out to reach, beside what is measured; every head as it runs fastest."""
     lines = ["| | target | measured |", "|---|---|---|"]
-    for what, target, value, unit in (*_layer_targets(), *_model_targets(), *_refactor_targets(), *_cpu_targets()):
-        lines.append(f"| {what} | {target} | {'not measured' if value is None else f'{value:.3g}{unit}'} |")
+    for what, target, value, unit in (
+        *_layer_targets(),
+        *_model_targets(),
+        *_refactor_targets(),
+        *_cpu_targets(),
+    ):
+        lines.append(
+            f"| {what} | {target} | {'not measured' if value is None else f'{value:.3g}{unit}'} |"
+        )
     return "\n".join([*lines, "", _source("output")])
 
 
@@ -150,11 +186,33 @@ def _model_targets() -> Iterator[Target]:
     step_ms = _time("model", net1)
     yield "net1, factored Z-loss, B = 200", "<= 0.30 ms", step_ms, " ms"
     epoch_min = None if step_ms is None else 150e6 / 200 * step_ms / 60_000
-    yield "an epoch of One Billion Word with it, the paper's 150 million n-grams", "< 4 min", epoch_min, " min"
-    yield "net1, dense softmax / factored Z-loss", ">= 25", _quotient("model", "cuda", dense, net1), ""
-    yield "net2, factored Z-loss, B = 1,000", "", _time("model", {"names": ("net2, factored",), "batch": 1000}), " ms"
-    rank_ms = _time("eval", {"names": ("factored, rank",), "batch": 82_000, "classes": ONE_BILLION_WORD})
-    yield "ranks of 82,000 examples over 793,471 classes", "<= 1.5 s", None if rank_ms is None else rank_ms / 1000, " s"
+    yield (
+        "an epoch of One Billion Word with it, the paper's 150 million n-grams",
+        "< 4 min",
+        epoch_min,
+        " min",
+    )
+    yield (
+        "net1, dense softmax / factored Z-loss",
+        ">= 25",
+        _quotient("model", "cuda", dense, net1),
+        "",
+    )
+    yield (
+        "net2, factored Z-loss, B = 1,000",
+        "",
+        _time("model", {"names": ("net2, factored",), "batch": 1000}),
+        " ms",
+    )
+    rank_ms = _time(
+        "eval", {"names": ("factored, rank",), "batch": 82_000, "classes": ONE_BILLION_WORD}
+    )
+    yield (
+        "ranks of 82,000 examples over 793,471 classes",
+        "<= 1.5 s",
+        None if rank_ms is None else rank_ms / 1000,
+        " s",
+    )
     refactor_ms = _time("eval", {"names": ("factored, refactor",), "classes": ONE_BILLION_WORD})
     yield "a refactor of 793,471 classes", "<= 40 ms", refactor_ms, " ms"
 
@@ -162,9 +220,19 @@ def _model_targets() -> Iterator[Target]:
 def _refactor_targets() -> Iterator[Target]:
     """Of whole training runs on fil8."""
     for device in reversed(DEVICES):
-        records = [record for record in _records("language_model", device) if record["classes"] == FIL8]
-        share = next((100 * record["refactor_share"] for record in records if "refactor_share" in record), None)
-        yield f"share of refactors in a run with {FIL8:,} classes, {PLACES[device]}", "< 5 %", share, " %"
+        records = [
+            record for record in _records("language_model", device) if record["classes"] == FIL8
+        ]
+        share = next(
+            (100 * record["refactor_share"] for record in records if "refactor_share" in record),
+            None,
+        )
+        yield (
+            f"share of refactors in a run with {FIL8:,} classes, {PLACES[device]}",
+            "< 5 %",
+            share,
+            " %",
+        )
 
 
 def _cpu_targets() -> Iterator[Target]:
@@ -172,7 +240,10 @@ def _cpu_targets() -> Iterator[Target]:
         ("output layer, dense softmax / factored, CPU", "output", "dense softmax", "200"),
         ("net1, dense softmax / factored, CPU", "model", "net1, dense softmax", "10.5"),
     ):
-        steps = (fastest(run, (name,), batch=200, classes=ONE_BILLION_WORD) for run in _runs(suite, "cpu"))
+        steps = (
+            fastest(run, (name,), batch=200, classes=ONE_BILLION_WORD)
+            for run in _runs(suite, "cpu")
+        )
         yield what, f">= {bound}", next((by_turns(step) for step in steps if step), None), ""
 
 
@@ -181,7 +252,14 @@ Step = dict[str, Any]  # which one: "names" of heads, and other fields of its re
 
 def _time(suite: str, step: Step) -> float | None:
     """On the GPU, in milliseconds, from the latest run that has it."""
-    return next((float(found["time_ms"]) for run in _runs(suite, "cuda") if (found := fastest(run, **step))), None)
+    return next(
+        (
+            float(found["time_ms"])
+            for run in _runs(suite, "cuda")
+            if (found := fastest(run, **step))
+        ),
+        None,
+    )
 
 
 def _quotient(suite: str, device: Device, above: Step, below: Step) -> float | None:
@@ -200,15 +278,22 @@ def profile() -> str:
     lines = [f"| microseconds, H = 512, C = 793,471 | {header} |", "|---|" + "---|" * len(records)]
     rows: dict[str, Callable[[_Profile], float]] = {
         "until the loss is known": lambda one: one.until("_losses_and_slopes"),
-        "until the layer below has its gradient": lambda one: one.until("_gradient") - one.until("_losses_and_slopes"),
+        "until the layer below has its gradient": lambda one: (
+            one.until("_gradient") - one.until("_losses_and_slopes")
+        ),
         "the system, its series, and products beside them": lambda one: (
             one.until("_apply") - one.of("_apply") - one.until("_gradient")
         ),
         "change of all factors and rows": lambda one: one.of("_apply"),
         "**the whole graph**": lambda one: 1000 * one.record["time_ms"],
-        "its products alone, at the speed of large ones": lambda one: 1000 * one.record["arithmetic_ms"],
+        "its products alone, at the speed of large ones": lambda one: (
+            1000 * one.record["arithmetic_ms"]
+        ),
     }
-    lines += [f"| {what} | {' | '.join(f'{value(one):.0f}' for one in records)} |" for what, value in rows.items()]
+    lines += [
+        f"| {what} | {' | '.join(f'{value(one):.0f}' for one in records)} |"
+        for what, value in rows.items()
+    ]
     return "\n".join([*lines, "", _source("profile")])
 
 
@@ -223,7 +308,11 @@ class _Profile:
         return float(self._launches[name]["time_us"])
 
     def until(self, name: str) -> float:
-        return float(self._launches[name]["start_us"]) + self.of(name) - float(self._launches["_gather"]["start_us"])
+        return (
+            float(self._launches[name]["start_us"])
+            + self.of(name)
+            - float(self._launches["_gather"]["start_us"])
+        )
 
 
 def accuracy() -> str:
@@ -249,7 +338,14 @@ def epochs() -> str:
     speeds = [record for record in _language_models() if record["what"] == "speed"]
     for own, dense in zip(speeds[::2], speeds[1::2], strict=True):
         ratio, epoch = f"{dense['ratio_to_factored']:.3g}", f"{own['epoch_s']:.0f} s"
-        cells = (own["corpus"], f"{own['classes']:,}", _layers(own["network"]), own["device"], ratio, epoch)
+        cells = (
+            own["corpus"],
+            f"{own['classes']:,}",
+            _layers(own["network"]),
+            own["device"],
+            ratio,
+            epoch,
+        )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", _source("language_model")])
 
@@ -258,12 +354,21 @@ def learning() -> str:
     """Test scores of the runs, beside always predicting the most frequent words."""
     depths = (1, 5, 10, 20, 50, 100)
     header = " | ".join(f"top-{k}" for k in depths)
-    lines = [f"| error on the test split, % | {header} | MRR |", "|---|" + "---|" * (len(depths) + 1)]
+    lines = [
+        f"| error on the test split, % | {header} | MRR |",
+        "|---|" + "---|" * (len(depths) + 1),
+    ]
     tests: dict[str, Record] = {}
     for record in _language_models():
         for who, scores in record.get("test", {}).items():
-            name = f"{record['epochs']:.2g} epochs of {_layers(record['network'])}" if who == "this run" else who
-            tests.setdefault(f"{record['corpus']}, {name}", scores)  # the most frequent words are the same for all
+            name = (
+                f"{record['epochs']:.2g} epochs of {_layers(record['network'])}"
+                if who == "this run"
+                else who
+            )
+            tests.setdefault(
+                f"{record['corpus']}, {name}", scores
+            )  # the most frequent words are the same for all
     for name, scores in tests.items():
         cells = [f"{100 * scores[f'top_{k}_error']:.1f}" for k in depths]
         lines.append(f"| {name} | {' | '.join(cells)} | {scores['mrr']:.3f} |")
@@ -312,7 +417,10 @@ def _latest(suite: str, device: str) -> Run:
 
 def _read(path: Path) -> Run:
     records = read_records(path)
-    return [record | {"name": _RENAMED.get(record.get("name", ""), record.get("name"))} for record in records]
+    return [
+        record | {"name": _RENAMED.get(record.get("name", ""), record.get("name"))}
+        for record in records
+    ]
 
 
 def _first(records: Iterable[Record], where: Record) -> Record:
@@ -336,7 +444,9 @@ def _turns(record: Record) -> str:
 
 
 def _milliseconds(record: Record | None) -> str:
-    return "not run" if record is None or record["time_ms"] is None else f"{record['time_ms']:.2f} ms"
+    return (
+        "not run" if record is None or record["time_ms"] is None else f"{record['time_ms']:.2f} ms"
+    )
 
 
 def _gigabytes(record: Record) -> str:
@@ -347,7 +457,9 @@ def _source(suite: str) -> str:
     notes = []
     for path in (path for device in DEVICES for path in _paths(suite, device)[:1]):
         record = read_records(path)[0]
-        notes.append(f"{record['device']}, torch {record['versions']['torch']}, seed {record['seed']}")
+        notes.append(
+            f"{record['device']}, torch {record['versions']['torch']}, seed {record['seed']}"
+        )
     return f"Measured on {'; '.join(notes)}. Records: `benchmarks/records`."
 
 
@@ -378,7 +490,9 @@ def stale_documents() -> dict[Path, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="only say whether the tables are up to date")
+    parser.add_argument(
+        "--check", action="store_true", help="only say whether the tables are up to date"
+    )
     stale = stale_documents()
     if parser.parse_args().check:
         for document in stale:

@@ -23,19 +23,27 @@ def add_training_options(parser: argparse.ArgumentParser, *, of: str) -> None:
     """Those of any training; `of` is what a batch consists of."""
     parser.add_argument("--head", default="factored", help="any of zloss.HeadConfig (%(default)s)")
     parser.add_argument("--loss", default="z_loss", help="one that the head takes (%(default)s)")
-    parser.add_argument("--lr", type=float, help="of the head (30 for the factored one, 0.1 for others)")
-    parser.add_argument("--decay", type=float, help="of all learning rates after an epoch (%(default)s)")
+    parser.add_argument(
+        "--lr", type=float, help="of the head (30 for the factored one, 0.1 for others)"
+    )
+    parser.add_argument(
+        "--decay", type=float, help="of all learning rates after an epoch (%(default)s)"
+    )
     parser.add_argument("--epochs", type=positive, help="(%(default)s)")
     parser.add_argument("--batch", type=positive, default=100, help=f"{of} a step (%(default)s)")
     parser.add_argument("--width", type=positive, default=256, help="of all layers (%(default)s)")
     parser.add_argument("--dropout", type=float, help="(%(default)s)")
     parser.add_argument("--k", type=positive, help="how many are given (%(default)s)")
     here = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", choices=("cpu", "cuda", "mps"), default=here, help="(%(default)s)")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda", "mps"), default=here, help="(%(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
 
 
-def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None, *files: str) -> argparse.Namespace:
+def parse(
+    parser: argparse.ArgumentParser, arguments: Sequence[str] | None, *files: str
+) -> argparse.Namespace:
     """The options, of which these two files are given together or not at all; a mistake ends the program."""
     options = parser.parse_args(arguments)
     paths: list[Path | None] = [getattr(options, name) for name in files]
@@ -56,7 +64,9 @@ def read_or_exit(read: Callable[..., _Data], *files: Path) -> _Data:
     try:
         return read(*files)
     except (ValueError, IndexError) as error:
-        raise SystemExit(f"{' or '.join(map(str, files))} is not as --help has it: {error}") from error
+        raise SystemExit(
+            f"{' or '.join(map(str, files))} is not as --help has it: {error}"
+        ) from error
 
 
 def optimizer_of(head: zloss.Head, lr: float | None) -> torch.optim.Optimizer:

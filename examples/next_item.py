@@ -53,7 +53,9 @@ def train_epoch(
     model.train()
     total, steps = 0.0, 0
     for part in shuffled_batches(sessions, batch):
-        items = pad_sequence([torch.tensor(session) for session in part], batch_first=True, padding_value=-1).to(device)
+        items = pad_sequence(
+            [torch.tensor(session) for session in part], batch_first=True, padding_value=-1
+        ).to(device)
         inputs, targets = items[:, :-1].clamp_min(0), items[:, 1:]
         # Every position with a next item is an example; those of the padding are left out before they cost anything.
         h = model(inputs)[targets >= 0]
@@ -68,14 +70,18 @@ def train_epoch(
 
 
 @torch.inference_mode()
-def evaluate(model: Recommender, head: zloss.Head, examples: list[tuple[Session, int]], k: int) -> tuple[float, float]:
+def evaluate(
+    model: Recommender, head: zloss.Head, examples: list[tuple[Session, int]], k: int
+) -> tuple[float, float]:
     """Recall and mean reciprocal rank, both at k, of what followed."""
     device = model.embedding.weight.device
     model.eval()
     ranks = []
     for start in range(0, len(examples), 1000):
         part = examples[start : start + 1000]
-        sessions = pad_sequence([torch.tensor(session) for session, _ in part], batch_first=True).to(device)
+        sessions = pad_sequence(
+            [torch.tensor(session) for session, _ in part], batch_first=True
+        ).to(device)
         last = torch.tensor([len(session) - 1 for session, _ in part], device=device)
         h = model(sessions)[torch.arange(len(part), device=device), last]
         ranks.append(head.rank(h, torch.tensor([item for _, item in part], device=device)).cpu())
@@ -106,7 +112,9 @@ def build_head(options: argparse.Namespace, items: int) -> zloss.Head:
     alike in frequency: the z of a target then comes to about sqrt(width) at most, however many items there are.
     """
     loss = {"a": options.a or 10 / options.width**0.5} if options.loss == "z_loss" else {}
-    return zloss.HeadConfig(head=options.head, loss=options.loss, options=loss).build(options.width, items)
+    return zloss.HeadConfig(head=options.head, loss=options.loss, options=loss).build(
+        options.width, items
+    )
 
 
 # ---- data ------------------------------------------------------------------------------------------------------------
@@ -115,13 +123,17 @@ def build_head(options: argparse.Namespace, items: int) -> zloss.Head:
 def read(sessions: Path, examples: Path) -> tuple[list[Session], list[tuple[Session, int]], int]:
     """Both files with items as numbers, and how many there are. What was never trained on cannot be recommended."""
     lines = [line.split() for line in sessions.read_text().splitlines()]
-    number = {item: i for i, item in enumerate(dict.fromkeys(item for line in lines for item in line))}
+    number = {
+        item: i for i, item in enumerate(dict.fromkeys(item for line in lines for item in line))
+    }
     pairs = (line.rsplit("\t", 1) for line in examples.read_text().splitlines())
     known = ((numbered(prefix.split(), number), number.get(item)) for prefix, item in pairs)
     tested = [(prefix[-LONGEST:], item) for prefix, item in known if prefix and item is not None]
     trained = [numbered(line, number)[-LONGEST - 1 :] for line in lines if len(line) > 1]
     if not (trained and tested):
-        raise ValueError("there is no session of two items, or no example of items that occur in one")
+        raise ValueError(
+            "there is no session of two items, or no example of items that occur in one"
+        )
     return trained, tested, len(number)
 
 
@@ -135,14 +147,22 @@ def made_up(items: int, sessions: int) -> tuple[list[Session], list[tuple[Sessio
     following = torch.randint(items, (items, 3)).tolist()
 
     def walk() -> Session:
-        session = [int(items * random.random() ** 3)]  # some items are visited far more often than others
+        session = [
+            int(items * random.random() ** 3)
+        ]  # some items are visited far more often than others
         for _ in range(random.randint(1, 8)):
             strays = random.random() < 0.1
-            session.append(random.randrange(items) if strays else random.choice(following[session[-1]]))
+            session.append(
+                random.randrange(items) if strays else random.choice(following[session[-1]])
+            )
         return session
 
     tested = [walk() for _ in range(2000)]
-    return [walk() for _ in range(sessions)], [(session[:-1], session[-1]) for session in tested], items
+    return (
+        [walk() for _ in range(sessions)],
+        [(session[:-1], session[-1]) for session in tested],
+        items,
+    )
 
 
 # ---- command line ----------------------------------------------------------------------------------------------------
@@ -158,7 +178,9 @@ def main(arguments: Sequence[str] | None = None) -> float:
     else:
         sessions, examples, items = read_or_exit(read, options.sessions, options.examples)
     print(f"{len(sessions):,} sessions, {items:,} items, {len(examples):,} examples to test")
-    print(f"recall@{options.k} of the most popular items: {popular(sessions, examples, options.k):.2%}")
+    print(
+        f"recall@{options.k} of the most popular items: {popular(sessions, examples, options.k):.2%}"
+    )
 
     model = Recommender(items, options.width, options.dropout).to(options.device)
     head = build_head(options, items).to(options.device)
@@ -167,7 +189,9 @@ def main(arguments: Sequence[str] | None = None) -> float:
         torch.optim.Adam(model.gru.parameters(), lr=1e-3),
         optimizer_of(head, options.lr),
     ]
-    schedules = [torch.optim.lr_scheduler.ExponentialLR(optimizer, options.decay) for optimizer in optimizers]
+    schedules = [
+        torch.optim.lr_scheduler.ExponentialLR(optimizer, options.decay) for optimizer in optimizers
+    ]
     recall = 0.0
     for epoch in range(1, options.epochs + 1):
         begun = time.perf_counter()
@@ -183,10 +207,14 @@ def main(arguments: Sequence[str] | None = None) -> float:
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options; a mistake ends the program with a message."""
-    parser = argparse.ArgumentParser(description="Next-item recommendation with any number of items.")
+    parser = argparse.ArgumentParser(
+        description="Next-item recommendation with any number of items."
+    )
     parser.add_argument("--sessions", type=Path, help="to train on, one a line (made up)")
     parser.add_argument("--examples", type=Path, help="to test on: a session, a tab, the next item")
-    parser.add_argument("--items", type=positive, default=10_000, help="of made-up sessions (%(default)s)")
+    parser.add_argument(
+        "--items", type=positive, default=10_000, help="of made-up sessions (%(default)s)"
+    )
     parser.add_argument("--a", type=float, help="of the Z-loss (10 / sqrt(width))")
     add_training_options(parser, of="sessions")
     parser.set_defaults(decay=0.7, epochs=5, dropout=0.0, k=20)

@@ -52,7 +52,11 @@ class Reader(nn.Module):
 
 
 def train_epoch(
-    reader: Reader, head: zloss.Head, optimizers: Sequence[torch.optim.Optimizer], texts: list[Text], batch: int
+    reader: Reader,
+    head: zloss.Head,
+    optimizers: Sequence[torch.optim.Optimizer],
+    texts: list[Text],
+    batch: int,
 ) -> float:
     """One pass over all texts; returns the mean loss."""
     reader.train()
@@ -77,13 +81,18 @@ def precision(reader: Reader, head: zloss.Head, texts: list[Text], k: int) -> fl
     right = 0
     for part in parts(texts, 500):
         _, tags = head.topk(reader(part), k)
-        right += sum(int(torch.isin(own, text.tags).sum()) for own, text in zip(tags.cpu(), part, strict=True))
+        right += sum(
+            int(torch.isin(own, text.tags).sum())
+            for own, text in zip(tags.cpu(), part, strict=True)
+        )
     return right / (k * len(texts))
 
 
 def popular(trained: list[Text], tested: list[Text], tags: int, k: int) -> float:
     """The precision of always giving the most frequent tags: what a model has to beat."""
-    best = torch.bincount(torch.cat([text.tags for text in trained]), minlength=tags).topk(k).indices
+    best = (
+        torch.bincount(torch.cat([text.tags for text in trained]), minlength=tags).topk(k).indices
+    )
     return sum(torch.isin(best, text.tags).sum().item() for text in tested) / (k * len(tested))
 
 
@@ -98,7 +107,9 @@ def parts(texts: list[Text], size: int) -> list[list[Text]]:
 def read(texts: Path, tags: Path) -> tuple[list[Text], int, int]:
     """The texts that have words and tags, how many words there are, and how many tags."""
     tagged = [[int(text) for text in line.split()[1:]] for line in tags.read_text().splitlines()]
-    bags = [[pair.split(":") for pair in line.split()[1:]] for line in texts.read_text().splitlines()]
+    bags = [
+        [pair.split(":") for pair in line.split()[1:]] for line in texts.read_text().splitlines()
+    ]
     own: list[list[int]] = [[] for _ in bags]
     for tag, having in enumerate(tagged):
         for text in having:
@@ -119,7 +130,9 @@ def made_up(tags: int, texts: int) -> tuple[list[Text], int, int]:
     telling = torch.randint(words, (tags, 5))
 
     def write() -> Text:
-        own = (tags * torch.rand(random.randint(1, 8)) ** 3).long().unique()  # some tags are far more frequent
+        own = (
+            (tags * torch.rand(random.randint(1, 8)) ** 3).long().unique()
+        )  # some tags are far more frequent
         told = telling[own][torch.rand(len(own), 5) < 0.7]
         bag, counts = torch.cat([told, torch.randint(words, (10,))]).unique(return_counts=True)
         return Text(bag, counts, own)
@@ -145,12 +158,20 @@ def main(arguments: Sequence[str] | None = None) -> float:
     tested, trained = texts[: len(texts) // 10], texts[len(texts) // 10 :]
     many = sum(len(text.tags) for text in texts) / len(texts)
     print(f"{len(texts):,} texts, {words:,} words, {tags:,} tags, {many:.1f} of them a text")
-    print(f"precision@{options.k} of the most popular tags: {popular(trained, tested, tags, options.k):.2%}")
+    print(
+        f"precision@{options.k} of the most popular tags: {popular(trained, tested, tags, options.k):.2%}"
+    )
 
     reader = Reader(words, options.width, options.dropout).to(options.device)
-    head = zloss.HeadConfig(head=options.head, loss=options.loss).build(options.width, tags).to(options.device)
+    head = (
+        zloss.HeadConfig(head=options.head, loss=options.loss)
+        .build(options.width, tags)
+        .to(options.device)
+    )
     optimizers = [torch.optim.Adam(reader.parameters(), lr=1e-3), optimizer_of(head, options.lr)]
-    schedules = [torch.optim.lr_scheduler.ExponentialLR(optimizer, options.decay) for optimizer in optimizers]
+    schedules = [
+        torch.optim.lr_scheduler.ExponentialLR(optimizer, options.decay) for optimizer in optimizers
+    ]
     found = 0.0
     for epoch in range(1, options.epochs + 1):
         begun = time.perf_counter()
@@ -166,9 +187,18 @@ def main(arguments: Sequence[str] | None = None) -> float:
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options; a mistake ends the program with a message."""
     parser = argparse.ArgumentParser(description="Tagging with any number of tags.")
-    parser.add_argument("--texts", type=Path, help="bags of words, one a line: N WORD:COUNT ... (made up)")
-    parser.add_argument("--tags", type=Path, help="the texts of every tag, one tag a line: N TEXT ...")
-    parser.add_argument("--made-up-tags", type=positive, default=20_000, help="where there are no files (%(default)s)")
+    parser.add_argument(
+        "--texts", type=Path, help="bags of words, one a line: N WORD:COUNT ... (made up)"
+    )
+    parser.add_argument(
+        "--tags", type=Path, help="the texts of every tag, one tag a line: N TEXT ..."
+    )
+    parser.add_argument(
+        "--made-up-tags",
+        type=positive,
+        default=20_000,
+        help="where there are no files (%(default)s)",
+    )
     parser.add_argument("--made-up-texts", type=positive, default=40_000, help="(%(default)s)")
     add_training_options(parser, of="texts")
     parser.set_defaults(decay=0.85, epochs=8, dropout=0.3, k=5)

@@ -26,9 +26,9 @@ LAYERS = (
         "zloss.kernels.block_linear",
         "zloss.kernels.cluster_softmax",
         "zloss.kernels.factored_statistics",
-        "zloss.kernels.ngrams",
+        "zloss_lab.kernels.ngrams",
         "zloss.kernels.rank_count",
-        "zloss.kernels.rectified",
+        "zloss_lab.kernels.rectified",
         "zloss.kernels.row_update",
         "zloss.kernels.spherical_losses",
     ),
@@ -72,125 +72,150 @@ LAYERS = (
     ("zloss.heads.config",),
     ("zloss.heads",),
     ("zloss",),
-    ("zloss.lab",),
+    ("zloss_lab",),
     (
-        "zloss.lab.configuration",
-        "zloss.lab.corpora.errors",
-        "zloss.lab.durable",
-        "zloss.lab.hidden",
-        "zloss.lab.permutation",
-        "zloss.lab.starting",
-        "zloss.lab.stopwatch",
-        "zloss.lab.synthetic",
-        "zloss.lab.terminal",
+        "zloss_lab.configuration",
+        "zloss_lab.corpora.errors",
+        "zloss_lab.durable",
+        "zloss_lab.hidden",
+        "zloss_lab.permutation",
+        "zloss_lab.starting",
+        "zloss_lab.stopwatch",
+        "zloss_lab.synthetic",
+        "zloss_lab.terminal",
     ),
     (
-        "zloss.lab.comparison",
-        "zloss.lab.corpora.reading",
-        "zloss.lab.corpora.tokenizing",
-        "zloss.lab.corpora.vocabulary",
-        "zloss.lab.networks",
-        "zloss.lab.ngrams",
-        "zloss.lab.records",
-        "zloss.lab.runs",
+        "zloss_lab.comparison",
+        "zloss_lab.corpora.reading",
+        "zloss_lab.corpora.tokenizing",
+        "zloss_lab.corpora.vocabulary",
+        "zloss_lab.networks",
+        "zloss_lab.ngrams",
+        "zloss_lab.records",
+        "zloss_lab.runs",
     ),
     (
-        "zloss.lab.corpora.catalogue",
-        "zloss.lab.corpora.corpus",
-        "zloss.lab.corpora.encoding",
-        "zloss.lab.evaluation",
-        "zloss.lab.million",
+        "zloss_lab.corpora.catalogue",
+        "zloss_lab.corpora.corpus",
+        "zloss_lab.corpora.encoding",
+        "zloss_lab.evaluation",
+        "zloss_lab.million",
     ),
-    ("zloss.lab.corpora.fetching", "zloss.lab.plotting"),
-    ("zloss.lab.corpora.locating",),
-    ("zloss.lab.corpora.building",),
-    ("zloss.lab.corpora.preparing",),
-    ("zloss.lab.corpora",),
+    ("zloss_lab.corpora.fetching", "zloss_lab.plotting"),
+    ("zloss_lab.corpora.locating",),
+    ("zloss_lab.corpora.building",),
+    ("zloss_lab.corpora.preparing",),
+    ("zloss_lab.corpora",),
     (
-        "zloss.lab.training.config",
-        "zloss.lab.training.interrupts",
-        "zloss.lab.training.progress",
-        "zloss.lab.training.state",
+        "zloss_lab.training.config",
+        "zloss_lab.training.interrupts",
+        "zloss_lab.training.progress",
+        "zloss_lab.training.state",
     ),
-    ("zloss.lab.training.assembly", "zloss.lab.training.schedule"),
-    ("zloss.lab.training.trainer",),
-    ("zloss.lab.training.fitting",),
-    ("zloss.lab.training",),
+    ("zloss_lab.training.assembly", "zloss_lab.training.schedule"),
+    ("zloss_lab.training.trainer",),
+    ("zloss_lab.training.fitting",),
+    ("zloss_lab.training",),
     (
-        "zloss.lab.sidebyside.batches",
-        "zloss.lab.sidebyside.dropout",
-        "zloss.lab.sidebyside.losses",
-        "zloss.lab.sidebyside.trials",
-        "zloss.lab.sidebyside.weights",
+        "zloss_lab.sidebyside.batches",
+        "zloss_lab.sidebyside.dropout",
+        "zloss_lab.sidebyside.losses",
+        "zloss_lab.sidebyside.trials",
+        "zloss_lab.sidebyside.weights",
     ),
-    ("zloss.lab.sidebyside.network",),
-    ("zloss.lab.sidebyside.ranking",),
-    ("zloss.lab.sidebyside.training",),
-    ("zloss.lab.sidebyside",),
-    ("zloss.lab.display", "zloss.lab.experiments", "zloss.lab.models"),
-    ("zloss.lab.demo",),
-    ("zloss.lab.bench", "zloss.lab.bench.inputs", "zloss.lab.bench.peers", "zloss.lab.bench.provenance"),
-    ("zloss.lab.bench.entries", "zloss.lab.bench.report", "zloss.lab.bench.timing"),
-    ("zloss.lab.bench.steps",),
-    ("zloss.lab.bench.cases", "zloss.lab.bench.gate"),
-    ("zloss.lab.bench.data_suite", "zloss.lab.bench.layer_suite", "zloss.lab.bench.memory"),
+    ("zloss_lab.sidebyside.network",),
+    ("zloss_lab.sidebyside.ranking",),
+    ("zloss_lab.sidebyside.training",),
+    ("zloss_lab.sidebyside",),
+    ("zloss_lab.display", "zloss_lab.experiments", "zloss_lab.models"),
+    ("zloss_lab.demo",),
     (
-        "zloss.lab.bench.model_suite",
-        "zloss.lab.bench.profiling",
-        "zloss.lab.bench.race",
-        "zloss.lab.bench.ranking_suite",
+        "zloss_lab.bench",
+        "zloss_lab.bench.inputs",
+        "zloss_lab.bench.peers",
+        "zloss_lab.bench.provenance",
     ),
-    ("zloss.lab.bench.commands",),
-    ("zloss.lab.bench.__main__",),
-    ("zloss.lab.paper", "zloss.lab.paper.intervals", "zloss.lab.paper.tables", "zloss.lab.paper.timings"),
-    ("zloss.lab.paper.page", "zloss.lab.paper.scores"),
-    ("zloss.lab.paper.duels", "zloss.lab.paper.published", "zloss.lab.paper.records"),
-    ("zloss.lab.paper.evidence",),
-    ("zloss.lab.paper.verdicts",),
+    ("zloss_lab.bench.entries", "zloss_lab.bench.report", "zloss_lab.bench.timing"),
+    ("zloss_lab.bench.steps",),
+    ("zloss_lab.bench.cases", "zloss_lab.bench.gate"),
+    ("zloss_lab.bench.data_suite", "zloss_lab.bench.layer_suite", "zloss_lab.bench.memory"),
     (
-        "zloss.lab.paper.corpus_checks",
-        "zloss.lab.paper.loss_checks",
-        "zloss.lab.paper.parameter_checks",
-        "zloss.lab.paper.property_checks",
-        "zloss.lab.paper.speed_checks",
+        "zloss_lab.bench.model_suite",
+        "zloss_lab.bench.profiling",
+        "zloss_lab.bench.race",
+        "zloss_lab.bench.ranking_suite",
     ),
-    ("zloss.lab.paper.claims",),
-    ("zloss.lab.paper.results",),
-    ("zloss.lab.paper.final_scores",),
-    ("zloss.lab.paper.in_time",),
-    ("zloss.lab.paper.documents", "zloss.lab.paper.figures", "zloss.lab.paper.methods", "zloss.lab.paper.summary"),
-    ("zloss.lab.paper.topics",),
-    ("zloss.lab.paper.report",),
-    ("zloss.lab.paper.commands",),
-    ("zloss.lab.tuning", "zloss.lab.tuning.evaluators", "zloss.lab.tuning.space", "zloss.lab.tuning.workers"),
-    ("zloss.lab.tuning.plan", "zloss.lab.tuning.sampling", "zloss.lab.tuning.trials"),
-    ("zloss.lab.tuning.pruning", "zloss.lab.tuning.recipe", "zloss.lab.tuning.storage", "zloss.lab.tuning.transfer"),
-    ("zloss.lab.tuning.rounds",),
-    ("zloss.lab.tuning.study",),
-    ("zloss.lab.tuning.display",),
-    ("zloss.lab.tuning.commands",),
+    ("zloss_lab.bench.commands",),
+    ("zloss_lab.bench.__main__",),
     (
-        "zloss.lab.reproduction",
-        "zloss.lab.reproduction.chosen",
-        "zloss.lab.reproduction.ledger",
-        "zloss.lab.reproduction.stacks",
+        "reproduction.report",
+        "reproduction.report.intervals",
+        "reproduction.report.tables",
+        "reproduction.report.timings",
+    ),
+    ("reproduction.report.page", "reproduction.report.scores"),
+    ("reproduction.report.duels", "reproduction.report.published", "reproduction.report.records"),
+    ("reproduction.report.evidence",),
+    ("reproduction.report.verdicts",),
+    (
+        "reproduction.report.corpus_checks",
+        "reproduction.report.loss_checks",
+        "reproduction.report.parameter_checks",
+        "reproduction.report.property_checks",
+        "reproduction.report.speed_checks",
+    ),
+    ("reproduction.report.claims",),
+    ("reproduction.report.results",),
+    ("reproduction.report.final_scores",),
+    ("reproduction.report.in_time",),
+    (
+        "reproduction.report.documents",
+        "reproduction.report.figures",
+        "reproduction.report.methods",
+        "reproduction.report.summary",
+    ),
+    ("reproduction.report.topics",),
+    ("reproduction.report.report",),
+    ("reproduction.report.commands",),
+    (
+        "zloss_lab.tuning",
+        "zloss_lab.tuning.evaluators",
+        "zloss_lab.tuning.space",
+        "zloss_lab.tuning.workers",
+    ),
+    ("zloss_lab.tuning.plan", "zloss_lab.tuning.sampling", "zloss_lab.tuning.trials"),
+    (
+        "zloss_lab.tuning.pruning",
+        "zloss_lab.tuning.recipe",
+        "zloss_lab.tuning.storage",
+        "zloss_lab.tuning.transfer",
+    ),
+    ("zloss_lab.tuning.rounds",),
+    ("zloss_lab.tuning.study",),
+    ("zloss_lab.tuning.display",),
+    ("zloss_lab.tuning.commands",),
+    (
+        "reproduction.experiments",
+        "reproduction.experiments.chosen",
+        "reproduction.experiments.ledger",
+        "reproduction.experiments.stacks",
     ),
     (
-        "zloss.lab.reproduction.collecting",
-        "zloss.lab.reproduction.display",
-        "zloss.lab.reproduction.models",
-        "zloss.lab.reproduction.studies",
+        "reproduction.experiments.collecting",
+        "reproduction.experiments.display",
+        "reproduction.experiments.models",
+        "reproduction.experiments.studies",
     ),
-    ("zloss.lab.reproduction.processes", "zloss.lab.reproduction.sources"),
+    ("reproduction.experiments.processes", "reproduction.experiments.sources"),
     (
-        "zloss.lab.reproduction.large_texts",
-        "zloss.lab.reproduction.losses",
-        "zloss.lab.reproduction.parameters",
+        "reproduction.experiments.large_texts",
+        "reproduction.experiments.losses",
+        "reproduction.experiments.parameters",
     ),
-    ("zloss.lab.reproduction.at_once",),
-    ("zloss.lab.reproduction.commands",),
-    ("zloss.lab.cli",),
-    ("zloss.lab.__main__",),
+    ("reproduction.experiments.at_once",),
+    ("reproduction.experiments.commands",),
+    ("zloss_lab.cli",),
+    ("zloss_lab.__main__",),
 )
 HEIGHT = {module: height for height, modules in enumerate(LAYERS) for module in modules}
 MAY_USE_TRITON = "kernels"
@@ -253,7 +278,9 @@ def outsider_faults(module: str, tree: ast.AST) -> Iterator[str]:
     """Outside the lab: anything but the standard library and torch, and triton in the kernels."""
     if subpackage(module) == "lab":
         return
-    allowed = {"torch", "zloss", "triton"} if subpackage(module) == MAY_USE_TRITON else {"torch", "zloss"}
+    allowed = (
+        {"torch", "zloss", "triton"} if subpackage(module) == MAY_USE_TRITON else {"torch", "zloss"}
+    )
     for imported in absolute_imports(tree):
         if top_level(imported) not in sys.stdlib_module_names | allowed:
             yield f"{module} imports {imported}: only the lab may use more than the standard library and torch"
@@ -261,14 +288,20 @@ def outsider_faults(module: str, tree: ast.AST) -> Iterator[str]:
 
 def import_faults(module: str, source: str) -> list[str]:
     tree = ast.parse(source)
-    return [fault for check in (direction_faults, form_faults, outsider_faults) for fault in check(module, tree)]
+    return [
+        fault
+        for check in (direction_faults, form_faults, outsider_faults)
+        for fault in check(module, tree)
+    ]
 
 
 def test_every_module_has_its_place() -> None:
     assert sorted(SOURCES.keys() - HEIGHT.keys()) == [], (
         "new modules: add each to LAYERS in this file, on the lowest line that is above all that it imports"
     )
-    assert sorted(HEIGHT.keys() - SOURCES.keys()) == [], "modules that are gone: take them out of LAYERS in this file"
+    assert sorted(HEIGHT.keys() - SOURCES.keys()) == [], (
+        "modules that are gone: take them out of LAYERS in this file"
+    )
 
 
 @pytest.mark.parametrize("module", [module for module in SOURCES if module in HEIGHT])
@@ -291,10 +324,18 @@ def test_module_names_say_something(module: str) -> None:
             "from zloss.layers import factored",
             "zloss.layers.factored, which is not below it",
         ),
-        ("zloss.layers.factored", "from zloss.losses.reduction import reduce_loss", "must not know each other"),
-        ("zloss.optim", "from zloss.lab.demo import run_demo", "not below it"),
+        (
+            "zloss.layers.factored",
+            "from zloss.losses.reduction import reduce_loss",
+            "must not know each other",
+        ),
+        ("zloss.optim", "from zloss_lab.demo import run_demo", "not below it"),
         ("zloss.optim", "import zloss.nowhere", "no module of ours"),
-        ("zloss.optim", "def f():\n    from zloss.stats import SphericalStats", "inside a function"),
+        (
+            "zloss.optim",
+            "def f():\n    from zloss.stats import SphericalStats",
+            "inside a function",
+        ),
         ("zloss.optim", "from .stats import SphericalStats", "relative import"),
         ("zloss.metrics", "import numpy.linalg", "only the lab"),
         ("zloss.metrics", "if True:\n    from rich import print", "only the lab"),
@@ -306,9 +347,11 @@ def test_the_import_checker_sees(module: str, source: str, fault: str) -> None:
 
 
 def test_the_import_checker_accepts_what_is_right() -> None:
-    source = "import math\nimport torch\nfrom torch import nn\nfrom zloss.stats import SphericalStats\n"
+    source = (
+        "import math\nimport torch\nfrom torch import nn\nfrom zloss.stats import SphericalStats\n"
+    )
     assert import_faults("zloss.layers.dense", source) == []
-    assert import_faults("zloss.lab.demo", "import rich\nfrom zloss import ZLoss") == []
+    assert import_faults("zloss_lab.demo", "import rich\nfrom zloss import ZLoss") == []
 
 
 # ---- torch alone -----------------------------------------------------------------------------------------------------
@@ -368,7 +411,9 @@ def requirements(distribution: str) -> list[str]:
         declared = importlib.metadata.requires(distribution) or []
     except importlib.metadata.PackageNotFoundError:  # needed on other platforms only
         return []
-    return [requirement for requirement in declared if "extra ==" not in requirement.partition(";")[2]]
+    return [
+        requirement for requirement in declared if "extra ==" not in requirement.partition(";")[2]
+    ]
 
 
 def canonical(requirement: str) -> str:
@@ -395,7 +440,9 @@ def test_torch_is_all_that_the_library_needs() -> None:
 def test_importing_the_library_brings_no_compiler() -> None:
     """Each takes seconds, and Triton asks once, when it is imported, whether it shall interpret."""
     code = "import sys, zloss; print([name for name in ('triton', 'torch._dynamo') if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
     assert done.stdout == "[]\n"
 
 
@@ -486,12 +533,18 @@ def public_names(owner: object) -> dict[str, Any]:
 
 
 def by_position(parameter: inspect.Parameter) -> bool:
-    return parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD, parameter.VAR_POSITIONAL)
+    return parameter.kind in (
+        parameter.POSITIONAL_ONLY,
+        parameter.POSITIONAL_OR_KEYWORD,
+        parameter.VAR_POSITIONAL,
+    )
 
 
 def methods_without_docstring(cls: type) -> list[str]:
     """The public methods and properties that our own classes give `cls` and that none of these classes documents."""
-    own_classes = [base for base in cls.__mro__ if top_level(base.__module__) == top_level(cls.__module__)]
+    own_classes = [
+        base for base in cls.__mro__ if top_level(base.__module__) == top_level(cls.__module__)
+    ]
     methods = {
         name: any(vars(base)[name].__doc__ for base in own_classes if name in vars(base))
         for own_class in own_classes
@@ -505,7 +558,9 @@ def methods_without_docstring(cls: type) -> list[str]:
 def test_signature(name: str) -> None:
     positional, keyword_only = SIGNATURES[name]
     parameters = inspect.signature(attrgetter(name)(zloss)).parameters
-    assert [key for key, parameter in parameters.items() if by_position(parameter)] == positional.split()
+    assert [
+        key for key, parameter in parameters.items() if by_position(parameter)
+    ] == positional.split()
     assert set(keyword_only.split()) <= parameters.keys() - set(positional.split())
 
 

@@ -20,10 +20,14 @@ H, C, B = 32, 400, 24
 
 
 def make_head(device: torch.device) -> zloss.SphericalOutput:
-    return zloss.SphericalOutput(zloss.FactoredLinear(H, C, device=device), zloss.ZLoss(a=0.2, b=8.0))
+    return zloss.SphericalOutput(
+        zloss.FactoredLinear(H, C, device=device), zloss.ZLoss(a=0.2, b=8.0)
+    )
 
 
-def training_step(head: zloss.Head, optimizer: torch.optim.Optimizer) -> Callable[[Tensor, Tensor], Tensor]:
+def training_step(
+    head: zloss.Head, optimizer: torch.optim.Optimizer
+) -> Callable[[Tensor, Tensor], Tensor]:
     def step(h: Tensor, target: Tensor) -> Tensor:
         loss: Tensor = head(h, target)
         loss.backward()
@@ -36,7 +40,10 @@ def training_step(head: zloss.Head, optimizer: torch.optim.Optimizer) -> Callabl
 
 def batch(number: int, device: torch.device, rows: int = B) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(number)
-    h, target = torch.randn(rows, H, generator=generator), torch.randint(C, (rows,), generator=generator)
+    h, target = (
+        torch.randn(rows, H, generator=generator),
+        torch.randint(C, (rows,), generator=generator),
+    )
     return h.to(device), target.to(device)
 
 
@@ -143,7 +150,9 @@ def test_every_shape_is_rehearsed_before_its_capture(captured: list[torch.Size])
 
 
 @pytest.mark.parametrize("rate", [1.0, torch.tensor(1.0)])
-def test_a_rate_that_a_schedule_changes_is_captured_anew(rate: Any, captured: list[torch.Size]) -> None:
+def test_a_rate_that_a_schedule_changes_is_captured_anew(
+    rate: Any, captured: list[torch.Size]
+) -> None:
     """Schedules of torch change a rate that is a tensor in place."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=rate)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=5, gamma=0.1)
@@ -155,8 +164,12 @@ def test_a_rate_that_a_schedule_changes_is_captured_anew(rate: Any, captured: li
     assert len(captured) == 2
 
 
-@pytest.mark.parametrize("loss", [zloss.ZLoss(a=0.1, b=10), zloss.ZNormalized(zloss.SigmoidCrossEntropy(b=1.0), a=0.1)])
-def test_hyper_parameters_of_a_loss_are_constants_of_its_graph(loss: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "loss", [zloss.ZLoss(a=0.1, b=10), zloss.ZNormalized(zloss.SigmoidCrossEntropy(b=1.0), a=0.1)]
+)
+def test_hyper_parameters_of_a_loss_are_constants_of_its_graph(
+    loss: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recording = capture._Recording()
     monkeypatch.setattr(capture, "_recording", recording)
     loss(torch.randn(3, 20), torch.tensor([1, 2, 3]))
@@ -257,7 +270,9 @@ def test_a_captured_step_in_another_is_part_of_it(captured: list[torch.Size]) ->
 
     def outer_step(x: Tensor) -> Tensor:
         output = inner(x)
-        assert must_not_wait() == rehearsed[-1], "the end of the inner one is not that of the outer one"
+        assert must_not_wait() == rehearsed[-1], (
+            "the end of the inner one is not that of the outer one"
+        )
         return output
 
     take_steps(zloss.CapturedStep(outer_step), [(torch.ones(1),)] * 3)
@@ -282,7 +297,9 @@ def test_a_layer_is_refactored_between_replays(cuda: torch.device) -> None:
     plain = copy.deepcopy(head)
     step = zloss.CapturedStep(training_step(head, head.sgd(20.0)))
     take_steps(step, (batch(number, cuda) for number in range(600)))
-    take_steps(training_step(plain, plain.sgd(20.0)), (batch(number, cuda) for number in range(600)))
+    take_steps(
+        training_step(plain, plain.sgd(20.0)), (batch(number, cuda) for number in range(600))
+    )
     assert layer.condition() < 1.1
     assert isinstance(plain.layer, zloss.FactoredLinear)
     # The host hears of the condition later than without a graph, and so refactors no more often.
@@ -319,7 +336,9 @@ def test_a_step_too_large_is_refused_with_a_rate_that_would_do(cuda: torch.devic
     optimizer = head.sgd(0.1)
     step = zloss.CapturedStep(training_step(head, optimizer), optimizers=[optimizer])
     take_steps(step, (batch(number, cuda) for number in range(6)))
-    optimizer.param_groups[0]["lr"] = 1e4  # before the capture, a step is solved instead of summed up
+    optimizer.param_groups[0]["lr"] = (
+        1e4  # before the capture, a step is solved instead of summed up
+    )
     with pytest.raises(zloss.RefusedStepError, match="lr <=") as refused:
         take_steps(step, (batch(number, cuda) for number in range(200)))
     assert 0 < refused.value.safe_lr < 1e4

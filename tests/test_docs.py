@@ -16,7 +16,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = {
     str(path.relative_to(ROOT)): path
-    for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("src/**/*.md")))
+    for path in (
+        ROOT / "README.md",
+        *sorted(ROOT.glob("docs/**/*.md")),
+        *sorted(ROOT.glob("src/**/*.md")),
+    )
 }
 TREE_ROOT = "src/zloss/"
 
@@ -25,7 +29,9 @@ _NOT_RUN = re.compile(r"<!-- not run: \S.* -->")
 _LINK = re.compile(
     r"\]\(\s*<?(?P<inline>[^)\s>]+)|^\s*\[[^]]+\]:\s*(?P<reference>\S+)|(?:src|href)=\"(?P<html>[^\"]+)\""
 )
-_EXTERNAL = re.compile(r"[a-z][a-z0-9+.-]*:|#|//")  # a scheme, an anchor in the same file, or a host
+_EXTERNAL = re.compile(
+    r"[a-z][a-z0-9+.-]*:|#|//"
+)  # a scheme, an anchor in the same file, or a host
 _BRANCHES = " \t\u2502\u251c\u2514\u2500|`+-"  # what may stand before a name in a drawn tree
 
 
@@ -56,7 +62,14 @@ def parse(text: str) -> tuple[list[Block], list[tuple[int, str]]]:
         else:
             raise ValueError(f"the code block of line {number} does not end")
         before = next((before for _, before in reversed(prose) if before.strip()), "")
-        blocks.append(Block(opening["language"], "\n".join(code), number + 1, not _NOT_RUN.fullmatch(before.strip())))
+        blocks.append(
+            Block(
+                opening["language"],
+                "\n".join(code),
+                number + 1,
+                not _NOT_RUN.fullmatch(before.strip()),
+            )
+        )
     return blocks, prose
 
 
@@ -153,7 +166,11 @@ tests/
 
 
 def test_blocks_are_found() -> None:
-    blocks = [(block.code, block.line, block.runs) for block in parse(SAMPLE)[0] if block.language == "python"]
+    blocks = [
+        (block.code, block.line, block.runs)
+        for block in parse(SAMPLE)[0]
+        if block.language == "python"
+    ]
     assert blocks == [("x = 1", 4, True), ("x = 2", 10, False), ("y = x + 1", 16, True)]
     with pytest.raises(ValueError, match="line 1 does not end"):
         parse("```python\nx = 1")
@@ -171,7 +188,12 @@ def test_a_failing_block_gives_its_line() -> None:
 
 def test_broken_links_are_seen(tmp_path: Path) -> None:
     (tmp_path / "here.md").touch()
-    assert broken_links(SAMPLE, tmp_path) == ["1: missing.md", "1: missing.png", "23: nowhere.md", "24: gone.svg"]
+    assert broken_links(SAMPLE, tmp_path) == [
+        "1: missing.md",
+        "1: missing.png",
+        "23: nowhere.md",
+        "24: gone.svg",
+    ]
 
 
 def test_trees_are_read() -> None:

@@ -36,7 +36,18 @@ def test_what_follows_is_found(head: list[str]) -> None:
 
 @pytest.mark.parametrize("head", HEADS)
 def test_tags_are_found(head: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--made-up-tags", "300", "--made-up-texts", "3000", "--epochs", "3", "--width", "64", "--batch", "20"]
+    options = [
+        "--made-up-tags",
+        "300",
+        "--made-up-texts",
+        "3000",
+        "--epochs",
+        "3",
+        "--width",
+        "64",
+        "--batch",
+        "20",
+    ]
     found = load("tagger").main(options + head)
     popular = float(capsys.readouterr().out.split("most popular tags: ")[1].split("%")[0]) / 100
     assert found > 1.4 * popular
@@ -50,7 +61,9 @@ def test_items_have_any_names(tmp_path: Path) -> None:
     assert items == 4
     assert trained == [[0, 1, 2], [0, 1], [1, 0]]
     assert tested == [([0], 1), ([1], 0)]
-    load("next_item").main(["--sessions", str(sessions), "--examples", str(examples), "--k", "2", "--epochs", "1"])
+    load("next_item").main(
+        ["--sessions", str(sessions), "--examples", str(examples), "--k", "2", "--epochs", "1"]
+    )
 
 
 def test_texts_without_words_or_tags_are_left_out(tmp_path: Path) -> None:
@@ -59,14 +72,21 @@ def test_texts_without_words_or_tags_are_left_out(tmp_path: Path) -> None:
     tags.write_text("2 0 2\n0\n2 0 1\n")
     found, words, number = load("tagger").read(texts, tags)
     assert (words, number) == (8, 3)
-    assert [[part.tolist() for part in text] for text in found] == [[[7, 3], [1, 4], [0, 2]], [[5], [2], [0]]]
+    assert [[part.tolist() for part in text] for text in found] == [
+        [[7, 3], [1, 4], [0, 2]],
+        [[5], [2], [0]],
+    ]
 
 
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
         ("next_item", ["--sessions", "nowhere"], "belong together"),
-        ("next_item", ["--sessions", "nowhere", "--examples", "nowhere"], "there is no file nowhere"),
+        (
+            "next_item",
+            ["--sessions", "nowhere", "--examples", "nowhere"],
+            "there is no file nowhere",
+        ),
         ("next_item", ["--head", "nonesuch"], "unknown head: 'nonesuch'"),
         ("next_item", ["--items", "0"], "must be 1 at least"),
         ("tagger", ["--loss", "softmax"], "factored"),
@@ -74,13 +94,17 @@ def test_texts_without_words_or_tags_are_left_out(tmp_path: Path) -> None:
         ("tagger", ["--texts", "nowhere", "--tags", "nowhere"], "there is no file nowhere"),
     ],
 )
-def test_wrong_options(name: str, options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_options(
+    name: str, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         load(name).main(options)
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "files"), [("next_item", ("sessions", "examples")), ("tagger", ("texts", "tags"))])
+@pytest.mark.parametrize(
+    ("name", "files"), [("next_item", ("sessions", "examples")), ("tagger", ("texts", "tags"))]
+)
 def test_files_of_another_kind(name: str, files: tuple[str, str], tmp_path: Path) -> None:
     options = []
     for file in files:

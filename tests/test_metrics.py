@@ -126,12 +126,16 @@ def test_many_ranks_are_counted_exactly() -> None:
     assert metric.compute() == 1 / (2**24 + 1)
 
 
-@pytest.mark.parametrize("ranks", [torch.zeros(3, dtype=torch.long), torch.zeros(0, dtype=torch.long), None])
+@pytest.mark.parametrize(
+    "ranks", [torch.zeros(3, dtype=torch.long), torch.zeros(0, dtype=torch.long), None]
+)
 @every_metric
 def test_there_is_no_mean_of_nothing(metric: Metric, ranks: Tensor | None) -> None:
     if ranks is not None:
         metric.update(ranks)
-    with pytest.raises(ValueError, match=re.escape("no ranks yet: call update(ranks) before compute()")):
+    with pytest.raises(
+        ValueError, match=re.escape("no ranks yet: call update(ranks) before compute()")
+    ):
         metric.compute()
 
 
@@ -146,7 +150,9 @@ def test_ranks_must_be_integers(metric: Metric, dtype: torch.dtype) -> None:
 
 
 @every_metric
-def test_negative_ranks_are_reported_when_the_device_is_read(metric: Metric, device: torch.device) -> None:
+def test_negative_ranks_are_reported_when_the_device_is_read(
+    metric: Metric, device: torch.device
+) -> None:
     metric.update(torch.tensor([3, -1], device=device))
     metric.update(torch.tensor([1], device=device))
     with pytest.raises(ValueError, match="a rank was negative: ranks start at 1"):
@@ -183,13 +189,17 @@ def test_streamed_perplexity_weighs_targets_and_not_batches(pieces: list[list[fl
     metric = Perplexity()
     for piece in pieces:
         metric.update(torch.tensor(piece, dtype=torch.float64))
-    assert metric.compute() == pytest.approx(perplexity([value for piece in pieces for value in piece]), rel=1e-12)
+    assert metric.compute() == pytest.approx(
+        perplexity([value for piece in pieces for value in piece]), rel=1e-12
+    )
 
 
 def test_a_uniform_model_has_the_perplexity_of_its_number_of_classes(device: torch.device) -> None:
     metric = Perplexity()
     metric.update(torch.full((3, 4), -math.log(1000), device=device))
-    assert metric.compute() == pytest.approx(1000, rel=1e-5)  # log(1000) is rounded to 5e-7 in float32
+    assert metric.compute() == pytest.approx(
+        1000, rel=1e-5
+    )  # log(1000) is rounded to 5e-7 in float32
     metric.reset()
     metric.update(torch.zeros(5, device=device))
     assert metric.compute() == 1
@@ -200,7 +210,10 @@ def test_only_what_is_counted_counts(ignored: float, device: torch.device) -> No
     log_prob = torch.tensor([[-1.0, ignored], [-3.0, -2.0]], device=device, requires_grad=True)
     metric = Perplexity()
     metric.update(log_prob, counted=torch.tensor([[True, False], [True, True]], device=device))
-    metric.update(torch.full((2,), ignored, device=device), counted=torch.zeros(2, dtype=torch.bool, device=device))
+    metric.update(
+        torch.full((2,), ignored, device=device),
+        counted=torch.zeros(2, dtype=torch.bool, device=device),
+    )
     assert metric.compute() == pytest.approx(math.exp(2), rel=1e-12)
 
 
@@ -241,7 +254,8 @@ def test_there_is_no_perplexity_of_nothing(counted: Tensor | None) -> None:
     metric = Perplexity()
     metric.update(torch.zeros(0), counted=counted)
     with pytest.raises(
-        ValueError, match=re.escape("no targets yet: call update(log_prob) with at least one that counts")
+        ValueError,
+        match=re.escape("no targets yet: call update(log_prob) with at least one that counts"),
     ):
         metric.compute()
 
@@ -249,10 +263,22 @@ def test_there_is_no_perplexity_of_nothing(counted: Tensor | None) -> None:
 @pytest.mark.parametrize(
     ("log_prob", "counted", "message"),
     [
-        (torch.tensor([1, 2]), None, "log_prob must be a floating-point tensor, got torch.int64 (2,)"),
+        (
+            torch.tensor([1, 2]),
+            None,
+            "log_prob must be a floating-point tensor, got torch.int64 (2,)",
+        ),
         ([-1.0], None, "log_prob must be a floating-point tensor, got list"),
-        (torch.zeros(2), torch.ones(2), "bool tensor of the shape of log_prob, (2,), got torch.float32 (2,)"),
-        (torch.zeros(2), torch.ones(3, dtype=torch.bool), "the shape of log_prob, (2,), got torch.bool (3,)"),
+        (
+            torch.zeros(2),
+            torch.ones(2),
+            "bool tensor of the shape of log_prob, (2,), got torch.float32 (2,)",
+        ),
+        (
+            torch.zeros(2),
+            torch.ones(3, dtype=torch.bool),
+            "the shape of log_prob, (2,), got torch.bool (3,)",
+        ),
         (torch.zeros(2), [True, False], "the shape of log_prob, (2,), got list"),
     ],
 )

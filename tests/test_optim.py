@@ -33,7 +33,9 @@ def twin_networks(device: torch.device) -> tuple[Network, Network]:
 
 
 def batch(device: torch.device) -> tuple[Tensor, Tensor]:
-    return torch.randn(9, 5, dtype=torch.float64, device=device), torch.randint(60, (9,), device=device)
+    return torch.randn(9, 5, dtype=torch.float64, device=device), torch.randint(
+        60, (9,), device=device
+    )
 
 
 @pytest.mark.parametrize("max_norm", [1e-3, 1e3])
@@ -41,7 +43,10 @@ def batch(device: torch.device) -> tuple[Tensor, Tensor]:
 def test_clipping_a_whole_network(max_norm: float, accumulate: int, device: torch.device) -> None:
     """One norm over trunk and output layer: training stays that of the dense twin under torch's own clipping."""
     factored, dense = twin_networks(device)
-    trunk_sgd, output_sgd = torch.optim.SGD(factored.trunk.parameters(), 0.5), zloss.FactoredSGD(factored.output, 0.5)  # type: ignore[arg-type]
+    trunk_sgd, output_sgd = (
+        torch.optim.SGD(factored.trunk.parameters(), 0.5),
+        zloss.FactoredSGD(factored.output, 0.5),
+    )  # type: ignore[arg-type]
     dense_sgd = torch.optim.SGD(dense.parameters(), 0.5)
     for _ in range(20):
         for _ in range(accumulate):
@@ -87,7 +92,10 @@ def test_clipping_sparse_gradients(max_norm: float, device: torch.device) -> Non
     assert sparse.weight.grad.is_sparse
     assert relative_error(sparse.weight.grad.to_dense(), dense.weight.grad) < 1e-12
     assert (norm > max_norm) == (max_norm < 1), "one of the two is clipped"
-    for optimizer in (torch.optim.SGD(sparse.parameters(), 0.1), torch.optim.SGD(dense.parameters(), 0.1)):
+    for optimizer in (
+        torch.optim.SGD(sparse.parameters(), 0.1),
+        torch.optim.SGD(dense.parameters(), 0.1),
+    ):
         optimizer.step()
     assert relative_error(sparse.weight.detach(), dense.weight.detach()) < 1e-12
 
@@ -105,7 +113,9 @@ def test_clipping_refuses_the_bare_parameters_of_a_factored_layer(device: torch.
     assert zloss.clip_grad_norm_(network.parameters(), 1.0) == 0, "nothing is recorded yet"
     h, target = torch.randn(3, 4, device=device), torch.randint(50, (3,), device=device)
     zloss.ZLoss(a=0.2, b=8.0)(output(trunk(h), target)).backward()
-    with pytest.raises(ValueError, match=r"give the module itself, as in clip_grad_norm_\(model, max_norm\)"):
+    with pytest.raises(
+        ValueError, match=r"give the module itself, as in clip_grad_norm_\(model, max_norm\)"
+    ):
         zloss.clip_grad_norm_(network.parameters(), 1.0)
     assert zloss.clip_grad_norm_(network, 1.0) > 0
     assert zloss.clip_grad_norm_([*trunk.parameters(), output, *output.parameters()], 1.0) > 0
@@ -130,7 +140,8 @@ def test_clipping_refuses_nonsense(device: torch.device) -> None:
 def test_groups_with_rates_of_their_own(device: torch.device) -> None:
     first, second = (make_twins(8, 60, device=device, synchronous=True) for _ in range(2))
     optimizer = zloss.FactoredSGD(
-        [{"layers": [first.factored], "lr": 3.0}, {"layers": second.factored, "weight_decay": 0.1}], lr=1.0
+        [{"layers": [first.factored], "lr": 3.0}, {"layers": second.factored, "weight_decay": 0.1}],
+        lr=1.0,
     )
     dense = torch.optim.SGD(
         [
@@ -186,7 +197,9 @@ def test_a_copy_takes_steps_of_its_own_scaler(device: torch.device) -> None:
     layer = zloss.FactoredLinear(4, 9, device=device)
     twin, optimizer = copy.deepcopy((layer, zloss.FactoredSGD(layer, 1.0)))
     scaler, before = torch.amp.GradScaler(device.type), layer.weight()
-    scaler.scale(LOSS(twin(torch.randn(2, 4, device=device), torch.tensor([1, 2], device=device)))).backward()
+    scaler.scale(
+        LOSS(twin(torch.randn(2, 4, device=device), torch.tensor([1, 2], device=device)))
+    ).backward()
     scaler.step(optimizer)
     assert not torch.equal(twin.weight(), before)
 
@@ -205,24 +218,46 @@ def test_closure() -> None:
     assert second < first
 
 
-MISSING = "FactoredSGD has lr and weight_decay, got {}: momentum and adaptive rates need .*GramLinear"
+MISSING = (
+    "FactoredSGD has lr and weight_decay, got {}: momentum and adaptive rates need .*GramLinear"
+)
 
 
 @pytest.mark.parametrize(
     ("layers", "options", "message"),
     [
         ([], {}, "got no layers"),
-        ([nn.Linear(2, 3)], {}, "FactoredLinear layers, got Linear; give other parameters to an ordinary"),
-        ([{"params": [torch.zeros(2)]}], {}, r'a group of FactoredSGD is \{"layers": \[...\]\} .*, got params'),
+        (
+            [nn.Linear(2, 3)],
+            {},
+            "FactoredLinear layers, got Linear; give other parameters to an ordinary",
+        ),
+        (
+            [{"params": [torch.zeros(2)]}],
+            {},
+            r'a group of FactoredSGD is \{"layers": \[...\]\} .*, got params',
+        ),
         ([{"layers": []}, nn.Linear(2, 3)], {}, "a group of FactoredSGD is .*, got Linear"),
-        ([{"layers": [], "momentum": 0.9, "maximize": True}], {}, MISSING.format("momentum, maximize")),
+        (
+            [{"layers": [], "momentum": 0.9, "maximize": True}],
+            {},
+            MISSING.format("momentum, maximize"),
+        ),
         ([{"layers": [], "momentum": 0.0}], {}, MISSING.format("momentum")),
-        (zloss.FactoredLinear(2, 5), {"momentum": 0.9, "nesterov": True}, MISSING.format("momentum, nesterov")),
+        (
+            zloss.FactoredLinear(2, 5),
+            {"momentum": 0.9, "nesterov": True},
+            MISSING.format("momentum, nesterov"),
+        ),
         ([{"layers": [], "learning_rate": 1.0}], {}, MISSING.format("learning_rate")),
         ([{"layers": [], "lr": -1.0}], {}, "lr must be a finite number >= 0, got -1.0"),
         (zloss.FactoredLinear(2, 3), {"lr": -1.0}, "lr must be a finite number >= 0, got -1.0"),
         (zloss.FactoredLinear(2, 3), {"lr": float("nan")}, "lr must be a finite number"),
-        (zloss.FactoredLinear(2, 3), {"weight_decay": -0.1}, "weight_decay must be a finite number >= 0, got -0.1"),
+        (
+            zloss.FactoredLinear(2, 3),
+            {"weight_decay": -0.1},
+            "weight_decay must be a finite number >= 0, got -0.1",
+        ),
     ],
 )
 def test_bad_arguments(layers: Any, options: dict[str, float], message: str) -> None:
@@ -235,24 +270,38 @@ def test_a_group_with_an_unknown_option_is_not_added() -> None:
     with pytest.raises(ValueError, match="got nesterov"):
         optimizer.add_param_group({"layers": zloss.FactoredLinear(2, 3), "nesterov": True})
     assert len(optimizer.param_groups) == 1
-    optimizer.add_param_group({"layers": zloss.FactoredLinear(2, 3), "initial_lr": 2.0, "name": "second"})
+    optimizer.add_param_group(
+        {"layers": zloss.FactoredLinear(2, 3), "initial_lr": 2.0, "name": "second"}
+    )
     assert optimizer.param_groups[1]["initial_lr"] == 2
 
 
-@pytest.mark.parametrize("options", [{"momentum": 0.9}, {"maximize": True}, {"momentum": 0.9, "nesterov": True}])
-def test_state_of_sgd_that_plain_sgd_could_not_go_on_with_is_refused(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options", [{"momentum": 0.9}, {"maximize": True}, {"momentum": 0.9, "nesterov": True}]
+)
+def test_state_of_sgd_that_plain_sgd_could_not_go_on_with_is_refused(
+    options: dict[str, Any],
+) -> None:
     parameter = nn.Parameter(torch.zeros(3, 2))
     state = torch.optim.SGD([parameter], 7.0, **options).state_dict()
-    optimizers = [zloss.FactoredSGD(zloss.FactoredLinear(2, 3), 1.0), zloss.RowSGD([parameter], 1.0)]
+    optimizers = [
+        zloss.FactoredSGD(zloss.FactoredLinear(2, 3), 1.0),
+        zloss.RowSGD([parameter], 1.0),
+    ]
     for optimizer in optimizers:
-        with pytest.raises(ValueError, match=f"{type(optimizer).__name__} has lr.*, got {', '.join(options)}: "):
+        with pytest.raises(
+            ValueError, match=f"{type(optimizer).__name__} has lr.*, got {', '.join(options)}: "
+        ):
             optimizer.load_state_dict(state)
         assert optimizer.param_groups[0]["lr"] == 1, "it is unchanged"
 
 
 def test_state_of_other_optimizers() -> None:
     parameter = nn.Parameter(torch.zeros(3, 2))
-    factored, rows = zloss.FactoredSGD(zloss.FactoredLinear(2, 3), 1.0), zloss.RowSGD([parameter], 1.0)
+    factored, rows = (
+        zloss.FactoredSGD(zloss.FactoredLinear(2, 3), 1.0),
+        zloss.RowSGD([parameter], 1.0),
+    )
     for optimizer in (factored, rows):
         optimizer.load_state_dict(torch.optim.SGD([parameter], 7.0).state_dict())
         optimizer.step()
@@ -261,7 +310,9 @@ def test_state_of_other_optimizers() -> None:
             optimizer.load_state_dict(torch.optim.Adam([parameter]).state_dict())
     decaying = torch.optim.SGD([parameter], 7.0, weight_decay=0.1).state_dict()
     factored.load_state_dict(decaying)
-    with pytest.raises(ValueError, match=r"RowSGD has lr, got weight_decay: the optimizers of torch.optim"):
+    with pytest.raises(
+        ValueError, match=r"RowSGD has lr, got weight_decay: the optimizers of torch.optim"
+    ):
         rows.load_state_dict(decaying)
 
 
@@ -269,14 +320,23 @@ def test_row_sgd_refuses_unknown_options() -> None:
     parameter = nn.Parameter(torch.zeros(3, 2))
     with pytest.raises(ValueError, match="RowSGD has lr, got weight_decay: "):
         zloss.RowSGD([{"params": [parameter], "weight_decay": 0.1}], 1.0)
-    assert zloss.RowSGD([{"params": [parameter], "initial_lr": 2.0}], 1.0).param_groups[0]["initial_lr"] == 2
+    assert (
+        zloss.RowSGD([{"params": [parameter], "initial_lr": 2.0}], 1.0).param_groups[0][
+            "initial_lr"
+        ]
+        == 2
+    )
     named = zloss.RowSGD(nn.Linear(2, 3).named_parameters(), 1.0)  # type: ignore[arg-type]  # torch takes them
     assert named.param_groups[0]["param_names"] == ["weight", "bias"]
 
 
 SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
-    "one cycle": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 2.0, total_steps=9, cycle_momentum=False),
-    "cyclic": lambda o: torch.optim.lr_scheduler.CyclicLR(o, 0.1, 2.0, step_size_up=3, cycle_momentum=False),
+    "one cycle": lambda o: torch.optim.lr_scheduler.OneCycleLR(
+        o, 2.0, total_steps=9, cycle_momentum=False
+    ),
+    "cyclic": lambda o: torch.optim.lr_scheduler.CyclicLR(
+        o, 0.1, 2.0, step_size_up=3, cycle_momentum=False
+    ),
     "swa": lambda o: torch.optim.swa_utils.SWALR(o, swa_lr=0.05, anneal_epochs=3),
     "cosine": lambda o: torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(o, 4),
 }
@@ -325,7 +385,9 @@ def test_no_group_steps_where_one_cannot() -> None:
 class ScaledTwins:
     """A factored head and a dense one on the same trunk, under one GradScaler."""
 
-    def __init__(self, scaler: torch.amp.GradScaler, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, scaler: torch.amp.GradScaler, device: torch.device, dtype: torch.dtype
+    ) -> None:
         self.scaler, self.device = scaler, device
         self.trunk = nn.Sequential(nn.Linear(5, 8), nn.Tanh()).to(device)
         linear = nn.Linear(8, 60, bias=False, device=device, dtype=dtype)
@@ -336,7 +398,10 @@ class ScaledTwins:
         self.dense_sgd = torch.optim.SGD(self.dense.parameters(), 2.0, weight_decay=0.01)
 
     def backward(self, precision: torch.dtype, *, times: float = 1.0) -> None:
-        x, target = torch.randn(9, 5, device=self.device), torch.randint(60, (9,), device=self.device)
+        x, target = (
+            torch.randn(9, 5, device=self.device),
+            torch.randint(60, (9,), device=self.device),
+        )
         with torch.autocast(self.device.type, precision, enabled=precision != torch.float32):
             h = self.trunk(x)
             loss = times * LOSS(self.factored(h, target))
@@ -364,7 +429,9 @@ class ScaledTwins:
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_grad_scaler(precision: torch.dtype, accumulate: int, device: torch.device) -> None:
     """Every step is that of dense SGD under the same scaler, whatever the scale, and skipped where that is."""
-    scaler = torch.amp.GradScaler(device.type, init_scale=1000.0, growth_factor=3.0, growth_interval=2)
+    scaler = torch.amp.GradScaler(
+        device.type, init_scale=1000.0, growth_factor=3.0, growth_interval=2
+    )
     twins = ScaledTwins(scaler, device, torch.float64)
     for step in range(20):
         is_spoilt = step % 6 == 4
@@ -392,7 +459,10 @@ def test_grad_scaler_that_starts_too_high(device: torch.device) -> None:
 def test_the_scale_follows_the_trunk_where_the_head_overflows(device: torch.device) -> None:
     scaler = torch.amp.GradScaler(device.type, init_scale=2.0**127)
     factored, _ = twin_networks(device)
-    output_sgd, trunk_sgd = zloss.FactoredSGD(factored.output, 1.0), torch.optim.SGD(factored.trunk.parameters(), 1.0)  # type: ignore[arg-type]
+    output_sgd, trunk_sgd = (
+        zloss.FactoredSGD(factored.output, 1.0),
+        torch.optim.SGD(factored.trunk.parameters(), 1.0),
+    )  # type: ignore[arg-type]
     scaler.scale(factored(*batch(device)) * 1e300).backward()
     for optimizer in (output_sgd, trunk_sgd):
         scaler.step(optimizer)
@@ -405,9 +475,14 @@ def test_grad_scaler_with_clipping(is_enabled: bool, device: torch.device) -> No
     """The whole network and its dense twin, each as torch has it: unscale, clip, step; the scale is a power of two."""
     networks = twin_networks(device)
     factored, dense = networks
-    trunk_sgd, output_sgd = torch.optim.SGD(factored.trunk.parameters(), 0.5), zloss.FactoredSGD(factored.output, 0.5)  # type: ignore[arg-type]
+    trunk_sgd, output_sgd = (
+        torch.optim.SGD(factored.trunk.parameters(), 0.5),
+        zloss.FactoredSGD(factored.output, 0.5),
+    )  # type: ignore[arg-type]
     dense_sgd = torch.optim.SGD(dense.parameters(), 0.5)
-    scalers = [torch.amp.GradScaler(device.type, growth_interval=2, enabled=is_enabled) for _ in networks]
+    scalers = [
+        torch.amp.GradScaler(device.type, growth_interval=2, enabled=is_enabled) for _ in networks
+    ]
     for step in range(20):
         is_spoilt = is_enabled and step % 6 == 4
         data = batch(device)
@@ -443,16 +518,23 @@ def test_one_layer_that_overflows_stops_all_of_its_optimizer(device: torch.devic
         scaler.scale(loss * times).backward()
     for optimizer in optimizers:
         scaler.step(optimizer)
-    moved = [not torch.equal(layer.weight(), before) for layer, before in zip(layers, befores, strict=True)]
+    moved = [
+        not torch.equal(layer.weight(), before)
+        for layer, before in zip(layers, befores, strict=True)
+    ]
     assert moved == [False, False, True]
     assert all(layer.recorded_gradient() is None for layer in layers)
 
 
-def scaled_step(device: torch.device) -> tuple[torch.amp.GradScaler, zloss.FactoredLinear, zloss.FactoredSGD]:
+def scaled_step(
+    device: torch.device,
+) -> tuple[torch.amp.GradScaler, zloss.FactoredLinear, zloss.FactoredSGD]:
     """A layer with a scaled gradient recorded; a change of its weights is that gradient, but for the learning rate."""
     scaler = torch.amp.GradScaler(device.type, init_scale=2.0**10)
     layer = zloss.FactoredLinear(4, 9, device=device, dtype=torch.float64, synchronous=True)
-    scaler.scale(LOSS(layer(torch.ones(2, 4, device=device), torch.tensor([1, 2], device=device)))).backward()
+    scaler.scale(
+        LOSS(layer(torch.ones(2, 4, device=device), torch.tensor([1, 2], device=device)))
+    ).backward()
     return scaler, layer, zloss.FactoredSGD(layer, 0.5)
 
 
@@ -477,7 +559,9 @@ def test_nothing_is_divided_twice(device: torch.device) -> None:
         optimizer.unscale_(scaler)
     assert layer.grad_norm().item() == pytest.approx(norm / 2**10, rel=1e-10)
     layer.zero_grad()
-    scaler.scale(LOSS(layer(torch.ones(2, 4, device=device), torch.tensor([1, 2], device=device)))).backward()
+    scaler.scale(
+        LOSS(layer(torch.ones(2, 4, device=device), torch.tensor([1, 2], device=device)))
+    ).backward()
     before = layer.weight()
     scaler.step(optimizer)
     assert (layer.weight() - before).norm().item() == pytest.approx(0.5 * norm / 2**10, rel=1e-10)
@@ -494,7 +578,9 @@ def test_after_a_step_that_was_refused_under_a_scaler(is_new: bool, device: torc
     optimizer.param_groups[0]["lr"] = 0.5
     if is_new:
         optimizer.zero_grad()
-        scaler.scale(LOSS(layer(torch.ones(2, 4, device=device), torch.tensor([1, 2], device=device)))).backward()
+        scaler.scale(
+            LOSS(layer(torch.ones(2, 4, device=device), torch.tensor([1, 2], device=device)))
+        ).backward()
     scaler.step(optimizer)
     assert (layer.weight() - before).norm().item() == pytest.approx(0.5 * norm, rel=1e-10)
     assert not hasattr(optimizer, "grad_scale")
@@ -523,4 +609,6 @@ def test_row_sparse_gradients_under_a_grad_scaler(device: torch.device) -> None:
             scaler.step(optimizer)
             optimizer.zero_grad()
         scaler.update()
-        assert relative_error(rows.weight.detach(), dense.weight.detach()) < 1e-6  # float32, three steps
+        assert (
+            relative_error(rows.weight.detach(), dense.weight.detach()) < 1e-6
+        )  # float32, three steps

@@ -16,7 +16,11 @@ from torch.nn.parallel import DistributedDataParallel
 import zloss
 
 PROCESSES, ROWS, STEPS, CLASSES = 2, 4, 6, 50
-HEADS = ("factored", "hierarchical", "sampled")  # that cannot be inside of `DistributedDataParallel`
+HEADS = (
+    "factored",
+    "hierarchical",
+    "sampled",
+)  # that cannot be inside of `DistributedDataParallel`
 
 
 def make_network(name: str) -> tuple[nn.Module, zloss.Head]:
@@ -32,7 +36,9 @@ def whole_batch(step: int) -> tuple[Tensor, Tensor]:
     return x, torch.randint(CLASSES, (PROCESSES * ROWS, 2), generator=generator)
 
 
-def train(trunk: nn.Module, output: zloss.Head, batch: Callable[[int], tuple[Tensor, Tensor]]) -> None:
+def train(
+    trunk: nn.Module, output: zloss.Head, batch: Callable[[int], tuple[Tensor, Tensor]]
+) -> None:
     optimizers = [torch.optim.SGD(trunk.parameters(), lr=0.1), output.sgd(lr=0.5)]
     for step in range(STEPS):
         x, target = batch(step)
@@ -54,7 +60,9 @@ def in_processes(work: Callable[[int, str], Any], name: str, folder: Path) -> li
 
 def _join(rank: int, work: Callable[[int, str], Any], name: str, folder: Path) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=PROCESSES)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=PROCESSES
+    )
     torch.save(work(rank, name), folder / f"{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
@@ -63,7 +71,11 @@ def _join(rank: int, work: Callable[[int, str], Any], name: str, folder: Path) -
 def train_a_share(rank: int, name: str) -> list[Tensor]:
     trunk, output = make_network(name)
     own = slice(rank * ROWS, (rank + 1) * ROWS)
-    train(DistributedDataParallel(trunk), output, lambda step: tuple(part[own] for part in whole_batch(step)))  # type: ignore[arg-type,return-value]
+    train(
+        DistributedDataParallel(trunk),
+        output,
+        lambda step: tuple(part[own] for part in whole_batch(step)),
+    )  # type: ignore[arg-type,return-value]
     return weights(trunk, output)
 
 
@@ -134,7 +146,9 @@ def test_a_single_process_has_its_own_batch() -> None:
 
 
 @pytest.mark.parametrize("columns", [(), (2,)])
-def test_the_gradient_is_that_of_the_own_rows(columns: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gradient_is_that_of_the_own_rows(
+    columns: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Times the number of processes, by which `DistributedDataParallel` divides it: rank 1 of 3 here."""
 
     def all_gather(parts: list[Tensor], rows: Tensor, group: Any) -> None:

@@ -39,10 +39,15 @@ def test_statistics_of_logits_are_their_definition(batch: tuple[Tensor, Tensor])
     rows = logits.tolist()
     assert stats.num_classes == len(rows[0])
     assert stats.target.shape == target.shape
-    own = [[row[c] for c in columns] for row, columns in zip(rows, target.reshape(len(rows), -1).tolist(), strict=True)]
+    own = [
+        [row[c] for c in columns]
+        for row, columns in zip(rows, target.reshape(len(rows), -1).tolist(), strict=True)
+    ]
     assert stats.target.reshape(len(rows), -1).tolist() == own
     assert stats.sum.tolist() == pytest.approx([math.fsum(row) for row in rows], abs=1e-12)
-    assert stats.sumsq.tolist() == pytest.approx([math.fsum(x * x for x in row) for row in rows], abs=1e-11)
+    assert stats.sumsq.tolist() == pytest.approx(
+        [math.fsum(x * x for x in row) for row in rows], abs=1e-11
+    )
     assert stats.valid.all()
     assert stats.counted.all()
 
@@ -58,7 +63,9 @@ def test_sums_moments_and_logits_agree(batch: tuple[Tensor, Tensor]) -> None:
     ):
         for name in ("sum", "sumsq", "mean", "scatter", "variance"):
             # A sum of squares is below 9 * 100, and loses 900 * 2e-16 = 2e-13 to cancellation.
-            torch.testing.assert_close(getattr(other, name), getattr(dense, name), rtol=1e-12, atol=1e-11)
+            torch.testing.assert_close(
+                getattr(other, name), getattr(dense, name), rtol=1e-12, atol=1e-11
+            )
 
 
 def test_the_variance_has_denominator_c(device: torch.device) -> None:
@@ -79,7 +86,9 @@ def test_several_targets_keep_their_columns() -> None:
 
 def test_ignored_targets_are_cut_off() -> None:
     logits = torch.randn(3, 5, requires_grad=True)
-    stats = SphericalStats.from_logits(logits, torch.tensor([[7, 1], [2, 7], [7, 7]]), ignore_index=7)
+    stats = SphericalStats.from_logits(
+        logits, torch.tensor([[7, 1], [2, 7], [7, 7]]), ignore_index=7
+    )
     assert stats.valid.tolist() == [[False, True], [True, False], [False, False]]
     assert stats.counted.tolist() == [True, True, False]
     assert stats.target[~stats.valid].count_nonzero() == 0
@@ -138,19 +147,24 @@ def test_float32_sums_lose_a_variance_that_the_mean_dominates(device: torch.devi
     logits, variance = mean_dominated_logits(device)
     stats = SphericalStats(logits[:, 0], logits.sum(1), logits.square().sum(1), 1000)
     assert relative_error(stats.variance, variance) > LOST
-    assert stats.variance.min() >= 0  # cancellation may leave nothing, but never a negative variance
+    assert (
+        stats.variance.min() >= 0
+    )  # cancellation may leave nothing, but never a negative variance
 
 
 def test_float64_sums_keep_it(device: torch.device) -> None:
     logits, variance = mean_dominated_logits(device)
     wide = logits.double()
     stats = SphericalStats(wide[:, 0], wide.sum(1), wide.square().sum(1), 1000)
-    assert relative_error(stats.variance, variance) < 1e-6  # 1e8 * 1e-16, with room for the sum of 1000 terms
+    assert (
+        relative_error(stats.variance, variance) < 1e-6
+    )  # 1e8 * 1e-16, with room for the sum of 1000 terms
 
 
 # 0.1, 0.3 and 1e4 / 3 are no binary fractions: their sum is rounded, the more so the more of them there are.
 @pytest.mark.parametrize(
-    ("classes", "value"), [*product([2, 7, 1000], [0.0, 0.1, 0.3, -1e4 / 3, 1e-30]), (10**6, 0.1), (10**7, 0.3)]
+    ("classes", "value"),
+    [*product([2, 7, 1000], [0.0, 0.1, 0.3, -1e4 / 3, 1e-30]), (10**6, 0.1), (10**7, 0.3)],
 )
 def test_equal_activations_have_z_scores_and_gradient_of_zero(classes: int, value: float) -> None:
     logits = torch.full((1, classes), value, requires_grad=True)
@@ -160,7 +174,9 @@ def test_equal_activations_have_z_scores_and_gradient_of_zero(classes: int, valu
 
 
 @pytest.mark.parametrize(("deviation_in_eps", "is_noise"), [(0.5, True), (100.0, False)])
-def test_a_spread_below_the_rounding_of_the_mean_is_noise(deviation_in_eps: float, is_noise: bool) -> None:
+def test_a_spread_below_the_rounding_of_the_mean_is_noise(
+    deviation_in_eps: float, is_noise: bool
+) -> None:
     mean = torch.tensor([1e4])
     std = deviation_in_eps * torch.finfo(torch.float32).eps * mean
     stats = SphericalStats.from_moments(mean + 8 * std, mean, 1000 * std.square(), 1000)
@@ -189,7 +205,9 @@ def test_a_row_without_spread_leaves_the_others_alone() -> None:
 def test_z_scores_do_not_depend_on_the_scale(scale: float) -> None:
     logits, target = torch.randn(16, 40), torch.arange(16)
     scaled, plain = (SphericalStats.from_logits(o, target).z for o in (scale * logits, logits))
-    torch.testing.assert_close(scaled, plain, rtol=1e-5, atol=1e-6)  # the scaled logits are rounded to eps = 1e-7
+    torch.testing.assert_close(
+        scaled, plain, rtol=1e-5, atol=1e-6
+    )  # the scaled logits are rounded to eps = 1e-7
 
 
 def test_z_normalize_takes_the_width_of_its_values() -> None:

@@ -9,11 +9,15 @@ import pytest
 
 from benchmarks import tables
 from benchmarks.tables import DOCUMENTS, TABLES, rebuilt, stale_documents
-from zloss.lab.paper.timings import DEVICES
+from reproduction.report.timings import DEVICES
 
 
 def test_documents_show_what_the_records_say() -> None:
-    placed = {name for document in DOCUMENTS for name in re.findall(r"<!-- table: (\w+) -->", document.read_text())}
+    placed = {
+        name
+        for document in DOCUMENTS
+        for name in re.findall(r"<!-- table: (\w+) -->", document.read_text())
+    }
     assert placed == TABLES.keys()
     assert stale_documents() == {}, "run `make docs`"
 
@@ -28,13 +32,27 @@ def test_a_stale_table_is_noticed() -> None:
 
 
 def keep(folder: Path, file: str, **record: Any) -> None:
-    defaults = {"batch": 200, "hidden": 512, "classes": 793_471, "targets": "uniform", "launch": "eager", "seed": 0}
-    told = {"device": "a device", "versions": {"torch": "2.13"}, "commit": "abc1234", "peak_bytes": 10**9}
+    defaults = {
+        "batch": 200,
+        "hidden": 512,
+        "classes": 793_471,
+        "targets": "uniform",
+        "launch": "eager",
+        "seed": 0,
+    }
+    told = {
+        "device": "a device",
+        "versions": {"torch": "2.13"},
+        "commit": "abc1234",
+        "peak_bytes": 10**9,
+    }
     with (folder / file).open("a") as records:
         records.write(json.dumps(defaults | told | record) + "\n")
 
 
-def test_targets_are_told_beside_what_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_targets_are_told_beside_what_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tables, "RECORDS", tmp_path)
     rows = [line for line in tables.targets().splitlines()[2:] if line.startswith("|")]
     assert all("not measured" in row for row in rows)
@@ -42,32 +60,64 @@ def test_targets_are_told_beside_what_is_measured(tmp_path: Path, monkeypatch: p
     keep(tmp_path, "output.cuda.jsonl", name="factored", time_ms=0.1, launch="graph")
     keep(tmp_path, "output.cuda.jsonl", name="dense softmax, TF32", time_ms=8.0)
     keep(tmp_path, "output.cuda.jsonl", name="dense softmax, bf16", time_ms=7.5)
-    keep(tmp_path, "output.cuda.jsonl", name="hierarchical softmax", time_ms=None, missing="nothing works")
+    keep(
+        tmp_path,
+        "output.cuda.jsonl",
+        name="hierarchical softmax",
+        time_ms=None,
+        missing="nothing works",
+    )
     keep(tmp_path, "model.cuda.jsonl", name="net1, factored", time_ms=0.3)
-    keep(tmp_path, "model.cpu.jsonl", name="net1, dense softmax", time_ms=1.0, ratio_to_factored=11.5)
+    keep(
+        tmp_path, "model.cpu.jsonl", name="net1, dense softmax", time_ms=1.0, ratio_to_factored=11.5
+    )
     lines = tables.targets().splitlines()
     assert "| factored Z-loss, B = 200 | <= 0.10 ms | 0.1 ms |" in lines
-    assert "| dense softmax (best of TF32, bf16, compiled) / factored, B = 200 | >= 70 | 75 |" in lines
+    assert (
+        "| dense softmax (best of TF32, bf16, compiled) / factored, B = 200 | >= 70 | 75 |" in lines
+    )
     assert "| hierarchical softmax / factored, B = 200 | >= 9 | not measured |" in lines
-    assert "| an epoch of One Billion Word with it, the paper's 150 million n-grams | < 4 min | 3.75 min |" in lines
+    assert (
+        "| an epoch of One Billion Word with it, the paper's 150 million n-grams | < 4 min | 3.75 min |"
+        in lines
+    )
     assert "| net1, dense softmax / factored, CPU | >= 10.5 | 11.5 |" in lines
 
 
-def test_new_records_take_the_place_of_old_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_records_take_the_place_of_old_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tables, "RECORDS", tmp_path)
     for device in DEVICES:
         keep(tmp_path, f"output_layer.{device}.jsonl", name="factored", time_ms=1.0)
         for classes in (10_000, 793_471):
             keep(tmp_path, f"output.{device}.jsonl", name="factored", time_ms=3.0, classes=classes)
-            keep(tmp_path, f"output.{device}.jsonl", name="factored", time_ms=2.0, classes=classes, launch="graph")
-        keep(tmp_path, f"output.{device}.jsonl", name="sampled softmax", time_ms=9.0, ratio_to_factored=4.25)
+            keep(
+                tmp_path,
+                f"output.{device}.jsonl",
+                name="factored",
+                time_ms=2.0,
+                classes=classes,
+                launch="graph",
+            )
+        keep(
+            tmp_path,
+            f"output.{device}.jsonl",
+            name="sampled softmax",
+            time_ms=9.0,
+            ratio_to_factored=4.25,
+        )
     assert "| factored Z-loss, 793,471 classes | | 2.00 ms |" in tables.speed()
     assert "| sampled softmax, 793,471 classes / factored Z-loss | 4.25 | 4.5 |" in tables.speed()
-    assert "| dense softmax, 793,471 classes / factored Z-loss | not run | not run |" in tables.speed()
+    assert (
+        "| dense softmax, 793,471 classes / factored Z-loss | not run | not run |" in tables.speed()
+    )
     assert "| factored, CUDA graph |  |  |  | 2.00 ms | not run | 2.00 ms |  |  |" in tables.heads()
 
 
-def test_no_time_is_divided_by_that_of_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_time_is_divided_by_that_of_another_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the latest run has not is taken from an earlier one, both sides of it; a better time there is not."""
     monkeypatch.setattr(tables, "RECORDS", tmp_path)
     keep(tmp_path, "output.cuda.jsonl", name="factored", time_ms=0.1)
@@ -80,30 +130,60 @@ def test_no_time_is_divided_by_that_of_another_run(tmp_path: Path, monkeypatch: 
     keep(tmp_path, "output_layer.cuda.jsonl", name="Gram Z-loss", time_ms=4.0, classes=100_000)
     lines = tables.targets().splitlines()
     assert "| factored Z-loss, B = 200 | <= 0.10 ms | 0.1 ms |" in lines
-    assert "| cut cross-entropy (the faster of both modes) / factored, B = 200 | >= 60 | 100 |" in lines
+    assert (
+        "| cut cross-entropy (the faster of both modes) / factored, B = 200 | >= 60 | 100 |"
+        in lines
+    )
     assert "| sampled softmax, 8192 samples / factored, B = 200 | >= 5 | 8 |" in lines
     assert "| B = 200 | not run | 2.00 |" in tables.gram().splitlines()
 
 
 def test_cells_of_earlier_runs_are_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "RECORDS", tmp_path)
-    for device, file, commit, time_ms in (("cuda", "output", "new", 0.1), ("cuda", "output_layer", "old", 0.5)):
+    for device, file, commit, time_ms in (
+        ("cuda", "output", "new", 0.1),
+        ("cuda", "output_layer", "old", 0.5),
+    ):
         keep(tmp_path, f"{file}.{device}.jsonl", name="factored", time_ms=time_ms, commit=commit)
-        keep(tmp_path, f"{file}.{device}.jsonl", name="factored", time_ms=2 * time_ms, commit=commit, classes=10_000)
+        keep(
+            tmp_path,
+            f"{file}.{device}.jsonl",
+            name="factored",
+            time_ms=2 * time_ms,
+            commit=commit,
+            classes=10_000,
+        )
     keep(tmp_path, "output_layer.cuda.jsonl", name="NCE", time_ms=3.0, commit="old")
     keep(tmp_path, "speed.cpu.jsonl", name="factored", time_ms=9.0, ratio_to_factored=1.0)
-    keep(tmp_path, "output_layer.cpu.jsonl", name="NCE", time_ms=3.0, ratio_to_factored=6.0, commit="old")
+    keep(
+        tmp_path,
+        "output_layer.cpu.jsonl",
+        name="NCE",
+        time_ms=3.0,
+        ratio_to_factored=6.0,
+        commit="old",
+    )
     table = tables.heads()
-    assert "| factored | not run | not run | 1 | 0.20 ms | not run | 0.10 ms | 1.00 GB | 1.00 GB |" in table
-    assert "| NCE | not run | not run | 6* | not run | not run | 3.00 ms* | 1.00 GB* | 1.00 GB* |" in table
+    assert (
+        "| factored | not run | not run | 1 | 0.20 ms | not run | 0.10 ms | 1.00 GB | 1.00 GB |"
+        in table
+    )
+    assert (
+        "| NCE | not run | not run | 6* | not run | not run | 3.00 ms* | 1.00 GB* | 1.00 GB* |"
+        in table
+    )
     assert "With * of another run" in table
 
 
-def test_shares_of_refactors_are_of_the_text_they_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shares_of_refactors_are_of_the_text_they_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tables, "RECORDS", tmp_path)
     keep(tmp_path, "language_model.cpu.jsonl", classes=10_000, refactor_share=0.5)
     keep(tmp_path, "language_model.cpu.jsonl", classes=213_271, refactor_share=0.02)
     keep(tmp_path, "language_model.cuda.jsonl", classes=10_000, refactor_share=0.5)
     lines = tables.targets().splitlines()
     assert "| share of refactors in a run with 213,271 classes, CPU | < 5 % | 2 % |" in lines
-    assert "| share of refactors in a run with 213,271 classes, GPU | < 5 % | not measured |" in lines
+    assert (
+        "| share of refactors in a run with 213,271 classes, GPU | < 5 % | not measured |" in lines
+    )

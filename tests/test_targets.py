@@ -31,11 +31,15 @@ def test_targets_become_int64_columns(dtype: torch.dtype, device: torch.device) 
 
 
 @given(
-    target=st.lists(st.lists(st.integers(-3, CLASSES + 2), min_size=2, max_size=2), min_size=1, max_size=6),
+    target=st.lists(
+        st.lists(st.integers(-3, CLASSES + 2), min_size=2, max_size=2), min_size=1, max_size=6
+    ),
     ignore_index=st.integers(-3, CLASSES + 2),
 )
 @settings(deadline=None, max_examples=200)
-def test_every_value_is_a_class_or_ignored_or_out_of_range(target: list[list[int]], ignore_index: int) -> None:
+def test_every_value_is_a_class_or_ignored_or_out_of_range(
+    target: list[list[int]], ignore_index: int
+) -> None:
     targets = parse_targets(torch.tensor(target), len(target), CLASSES, ignore_index)
     assert targets.valid.tolist() == [[c != ignore_index for c in row] for row in target]
     bad = [c for row in target for c in row if c != ignore_index and not 0 <= c < CLASSES]
@@ -47,11 +51,15 @@ def test_every_value_is_a_class_or_ignored_or_out_of_range(target: list[list[int
         with pytest.raises(ValueError, match=f"target {bad[0]} is out of range"):
             checked_targets(torch.tensor(target), len(target), CLASSES, ignore_index)
     else:
-        assert targets.index.tolist() == [[0 if c == ignore_index else c for c in row] for row in target]
+        assert targets.index.tolist() == [
+            [0 if c == ignore_index else c for c in row] for row in target
+        ]
 
 
 def test_parsing_leaves_the_verdict_on_the_device(device: torch.device) -> None:
-    targets: Targets = parse_targets(torch.tensor([0, CLASSES], device=device), 2, CLASSES, IGNORE_INDEX)
+    targets: Targets = parse_targets(
+        torch.tensor([0, CLASSES], device=device), 2, CLASSES, IGNORE_INDEX
+    )
     assert targets.out_of_range.device == device
     assert targets.out_of_range.shape == ()
     assert targets.out_of_range.item() is True
@@ -59,10 +67,17 @@ def test_parsing_leaves_the_verdict_on_the_device(device: torch.device) -> None:
 
 def test_a_multi_hot_matrix_is_told_by_its_columns() -> None:
     """Its zeros and ones would pass for classes. With few classes it cannot be told from targets that repeat."""
-    with pytest.raises(ValueError, match="as many columns as there are classes, 2000: of a multi-hot matrix"):
+    with pytest.raises(
+        ValueError, match="as many columns as there are classes, 2000: of a multi-hot matrix"
+    ):
         parse_targets(torch.eye(2, 2000, dtype=torch.long), 2, 2000, IGNORE_INDEX)
-    assert parse_targets(torch.eye(2, 1999, dtype=torch.long), 2, 2000, IGNORE_INDEX).shape == (2, 1999)
-    assert parse_targets(torch.eye(2, CLASSES, dtype=torch.long), 2, CLASSES, IGNORE_INDEX).shape == (2, CLASSES)
+    assert parse_targets(torch.eye(2, 1999, dtype=torch.long), 2, 2000, IGNORE_INDEX).shape == (
+        2,
+        1999,
+    )
+    assert parse_targets(
+        torch.eye(2, CLASSES, dtype=torch.long), 2, CLASSES, IGNORE_INDEX
+    ).shape == (2, CLASSES)
 
 
 def test_no_rows_are_fine() -> None:
@@ -101,7 +116,10 @@ def test_the_message_names_the_culprit_in_every_integer_type(
         (torch.zeros(1, 2, dtype=torch.long), "got (1, 2)"),
         (torch.zeros(2, 1, 1, dtype=torch.long), "got (2, 1, 1)"),
         (RAGGED, "torch.nested.to_padded_tensor(target, ignore_index)"),
-        (torch.zeros(2, 0, dtype=torch.long), "target has no columns: give at least one per example"),
+        (
+            torch.zeros(2, 0, dtype=torch.long),
+            "target has no columns: give at least one per example",
+        ),
     ],
 )
 def test_what_is_no_target_is_refused(target: Any, message: str) -> None:

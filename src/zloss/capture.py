@@ -160,7 +160,9 @@ class CapturedStep:
     >>> loss = step(torch.randn(4, 8), torch.randint(1000, (4,)))       # on a CPU: the step itself
     """
 
-    def __init__(self, step: Callable[..., Tensor], *, optimizers: Sequence[Optimizer] = ()) -> None:
+    def __init__(
+        self, step: Callable[..., Tensor], *, optimizers: Sequence[Optimizer] = ()
+    ) -> None:
         self._step, self._optimizers = step, list(optimizers)
         self._graphs: dict[Any, _Graph] = {}
         self._options: _Constants | None = None  # of all graphs; each has others of its own
@@ -194,7 +196,9 @@ class _Graph:
 
     def __init__(self, step: Callable[..., Tensor], inputs: Sequence[Tensor]) -> None:
         global _recording
-        self._inputs = [tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in inputs]
+        self._inputs = [
+            tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in inputs
+        ]
         self._graph = torch.cuda.CUDAGraph()
         recording = _recording = _Recording()
         try:
@@ -238,7 +242,11 @@ def _device_of(inputs: Sequence[Tensor], optimizers: Sequence[Optimizer]) -> tor
         return inputs[0].device
     groups = (group for optimizer in optimizers for group in optimizer.param_groups)
     parameters: list[Tensor] = [parameter for group in groups for parameter in group["params"][:1]]
-    return parameters[0].device if parameters else torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return (
+        parameters[0].device
+        if parameters
+        else torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    )
 
 
 def _as_captured(option: Any) -> Any:

@@ -23,7 +23,9 @@ class _RankMetric(ABC):
 
     def reset(self) -> None:
         """Forget everything."""
-        self._sums: Tensor | None = None  # (3,) sum of scores, number of ranks, number of negative ranks
+        self._sums: Tensor | None = (
+            None  # (3,) sum of scores, number of ranks, number of negative ranks
+        )
 
     @abstractmethod
     def _score(self, ranks: Tensor) -> Tensor:
@@ -45,7 +47,9 @@ class _RankMetric(ABC):
         """The mean over all ranks so far."""
         total, count, negative = (0, 0, 0) if self._sums is None else self._sums.tolist()
         if negative:
-            raise ValueError("a rank was negative: ranks start at 1, and 0 stands for an ignored target")
+            raise ValueError(
+                "a rank was negative: ranks start at 1, and 0 stands for an ignored target"
+            )
         if not count:
             raise ValueError("no ranks yet: call update(ranks) before compute()")
         return float(total / count)
@@ -104,7 +108,11 @@ class Perplexity:
         if not isinstance(log_prob, Tensor) or not log_prob.is_floating_point():
             raise ValueError(f"log_prob must be a floating-point tensor, got {_kind(log_prob)}")
         counted = torch.ones_like(log_prob, dtype=torch.bool) if counted is None else counted
-        if not isinstance(counted, Tensor) or counted.shape != log_prob.shape or counted.dtype != torch.bool:
+        if (
+            not isinstance(counted, Tensor)
+            or counted.shape != log_prob.shape
+            or counted.dtype != torch.bool
+        ):
             raise ValueError(
                 f"counted must be a bool tensor of the shape of log_prob, {tuple(log_prob.shape)}, got {_kind(counted)}"
             )
@@ -117,7 +125,9 @@ class Perplexity:
         """The perplexity over all targets so far."""
         total, count = (0, 0) if self._sums is None else self._sums.tolist()
         if not count:
-            raise ValueError("no targets yet: call update(log_prob) with at least one that counts before compute()")
+            raise ValueError(
+                "no targets yet: call update(log_prob) with at least one that counts before compute()"
+            )
         return perplexity_of(-total / count)
 
 
@@ -132,4 +142,6 @@ def _for_sums(values: Tensor) -> Tensor:
 
 
 def _kind(value: object) -> str:
-    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    return (
+        f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    )

@@ -45,7 +45,9 @@ class PlainSGD(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with options of their own."""
         if isinstance(param_group, dict):  # else torch says what is wrong
-            self._refuse(name for name in param_group if name not in {"params", *self.options, *_NOTES})
+            self._refuse(
+                name for name in param_group if name not in {"params", *self.options, *_NOTES}
+            )
             _check_rates(self.defaults | param_group)
         super().add_param_group(param_group)
 
@@ -58,7 +60,9 @@ class PlainSGD(Optimizer):
 
     def _refuse(self, names: Iterable[str]) -> None:
         if refused := ", ".join(names):
-            raise ValueError(f"{type(self).__name__} has {' and '.join(self.options)}, got {refused}: {self._instead}")
+            raise ValueError(
+                f"{type(self).__name__} has {' and '.join(self.options)}, got {refused}: {self._instead}"
+            )
 
     def _descend_all(self) -> None:
         for group in self.param_groups:  # all of them, before any parameter has changed
@@ -95,7 +99,9 @@ class FactoredSGD(PlainSGD):
     """
 
     _instead = "momentum and adaptive rates need a dense gradient, which GramLinear under an ordinary optimizer has"
-    _step_supports_amp_scaling = True  # asks GradScaler for the two below, which are there while it calls `step`
+    _step_supports_amp_scaling = (
+        True  # asks GradScaler for the two below, which are there while it calls `step`
+    )
     grad_scale: Tensor | None  # None where its own `unscale_` was called
     found_inf: Tensor | int
 
@@ -109,7 +115,9 @@ class FactoredSGD(PlainSGD):
     ) -> None:
         self._refuse(others)
         self._layers: dict[Tensor, FactoredLinear] = {}
-        self._unscaled: dict[Tensor, Tensor] = {}  # the batch of a record, which stays when that is scaled, says which
+        self._unscaled: dict[
+            Tensor, Tensor
+        ] = {}  # the batch of a record, which stays when that is scaled, says which
         groups: list[Any] = _listed(layers)
         if not groups:
             raise ValueError("FactoredSGD got no layers")
@@ -119,9 +127,19 @@ class FactoredSGD(PlainSGD):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add layers, given as `{"layers": [...]}`, with options of their own."""
-        if not isinstance(param_group, dict) or "layers" not in param_group or "params" in param_group:
-            got = ", ".join(param_group) if isinstance(param_group, dict) else type(param_group).__name__
-            raise ValueError(f'a group of FactoredSGD is {{"layers": [...]}} with options, got {got}')
+        if (
+            not isinstance(param_group, dict)
+            or "layers" not in param_group
+            or "params" in param_group
+        ):
+            got = (
+                ", ".join(param_group)
+                if isinstance(param_group, dict)
+                else type(param_group).__name__
+            )
+            raise ValueError(
+                f'a group of FactoredSGD is {{"layers": [...]}} with options, got {got}'
+            )
         group = dict(param_group)
         layers = _listed(group.pop("layers"))
         for layer in layers:
@@ -171,12 +189,18 @@ class FactoredSGD(PlainSGD):
                 "scaler.unscale_(optimizer) does not find the recorded gradient of a factored layer, which is still "
                 "scaled: call optimizer.unscale_(scaler) in its place"
             )
-        records = [record for layer in self._layers.values() if (record := layer.recorded_gradient()) is not None]
+        records = [
+            record
+            for layer in self._layers.values()
+            if (record := layer.recorded_gradient()) is not None
+        ]
         return bool(self.found_inf) or not all(_is_finite(record) for record in records)
 
     def _divide(self, scale: Tensor | float) -> None:
         for parameter, layer, record in self._scaled():
-            layer.scale_grad_(torch.as_tensor(scale, dtype=layer.U.dtype, device=layer.U.device).reciprocal())
+            layer.scale_grad_(
+                torch.as_tensor(scale, dtype=layer.U.dtype, device=layer.U.device).reciprocal()
+            )
             self._unscaled[parameter] = record.h
 
     def _scaled(self) -> Iterator[tuple[Tensor, FactoredLinear, RecordedGradient]]:
@@ -233,16 +257,27 @@ class RowSGD(PlainSGD):
 def _subtract(parameter: Tensor, grad: Tensor, lr: float) -> None:
     if grad.is_sparse and _suits_kernel(parameter, grad):
         rows, values = grad._indices()[0], grad._values()
-        kernels.load("row_update").add_rows_(parameter, rows, values, -lr, repeated=not grad.is_coalesced())
+        kernels.load("row_update").add_rows_(
+            parameter, rows, values, -lr, repeated=not grad.is_coalesced()
+        )
     else:
         parameter.add_(grad, alpha=-lr)
 
 
 def _suits_kernel(parameter: Tensor, grad: Tensor) -> bool:
-    is_plain = parameter.dim() == 2 and parameter.is_contiguous() and parameter.dtype != torch.float64
+    is_plain = (
+        parameter.dim() == 2 and parameter.is_contiguous() and parameter.dtype != torch.float64
+    )
     if not grad.is_coalesced():  # repeated rows are added by atomic additions
-        is_plain &= parameter.dtype == torch.float32 and not torch.are_deterministic_algorithms_enabled()
-    return is_plain and grad.sparse_dim() == 1 and parameter.device.type == "cuda" and kernels.available()
+        is_plain &= (
+            parameter.dtype == torch.float32 and not torch.are_deterministic_algorithms_enabled()
+        )
+    return (
+        is_plain
+        and grad.sparse_dim() == 1
+        and parameter.device.type == "cuda"
+        and kernels.available()
+    )
 
 
 @torch.no_grad()
@@ -295,13 +330,17 @@ def _parameters_and_layers(given: Any) -> tuple[list[Tensor], list[FactoredLinea
     for item in [given] if isinstance(given, Tensor | nn.Module) else given:
         if isinstance(item, nn.Module):
             parameters |= dict.fromkeys(item.parameters())
-            layers |= {module: None for module in item.modules() if isinstance(module, FactoredLinear)}
+            layers |= {
+                module: None for module in item.modules() if isinstance(module, FactoredLinear)
+            }
         elif isinstance(item, Tensor):
             parameters[item] = None
         else:
             raise ValueError(f"expected parameters and modules, got {type(item).__name__}")
     marks = {layer.gradient_mark for layer in layers}  # which stand for gradients and are none
-    if any(isinstance(p, GradientMark) and p.grad is not None and p not in marks for p in parameters):
+    if any(
+        isinstance(p, GradientMark) and p.grad is not None and p not in marks for p in parameters
+    ):
         raise ValueError(
             "these are parameters of a FactoredLinear, whose gradient is no .grad: give the module itself, as in "
             "clip_grad_norm_(model, max_norm)"

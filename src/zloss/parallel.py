@@ -43,10 +43,18 @@ def refuse_data_parallel(layer: nn.Module) -> None:
     replicas of `DataParallel` record goes with them.
     """
     is_replica = getattr(layer, "_is_replica", False)
-    is_wrapped = getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None) is not None
+    is_wrapped = (
+        getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None) is not None
+    )
     is_sharded = hasattr(layer.V, "device_mesh")
     if is_replica or is_sharded or (is_wrapped and _has_others(None)):
-        name = "DataParallel" if is_replica else "fully_shard" if is_sharded else "DistributedDataParallel"
+        name = (
+            "DataParallel"
+            if is_replica
+            else "fully_shard"
+            if is_sharded
+            else "DistributedDataParallel"
+        )
         raise ValueError(
             f"FactoredLinear cannot train inside {name}, which knows nothing of its gradient: wrap the "
             "layers below alone, and give this one the gathered batch of all processes (README, several GPUs)"
@@ -61,7 +69,11 @@ def _has_others(group: Any) -> bool:
 class _GatheredRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, group: Any) -> Tensor:
-        ctx.first, ctx.rows, ctx.processes = dist.get_rank(group) * len(h), len(h), dist.get_world_size(group)
+        ctx.first, ctx.rows, ctx.processes = (
+            dist.get_rank(group) * len(h),
+            len(h),
+            dist.get_world_size(group),
+        )
         return _gathered(h, group)
 
     @staticmethod
@@ -72,6 +84,9 @@ class _GatheredRows(torch.autograd.Function):
 
 
 def _gathered(rows: Tensor, group: Any) -> Tensor:
-    parts = [torch.empty_like(rows, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size(group))]
+    parts = [
+        torch.empty_like(rows, memory_format=torch.contiguous_format)
+        for _ in range(dist.get_world_size(group))
+    ]
     dist.all_gather(parts, rows.detach().contiguous(), group=group)
     return torch.cat(parts)

@@ -40,14 +40,24 @@ class SphericalStats:
     Prefer `from_logits` or `from_moments`, which do not lose the variance to cancellation.
     """
 
-    __slots__ = ("ignore_index", "mean", "num_classes", "once_differentiable", "scatter", "target", "valid")
+    __slots__ = (
+        "ignore_index",
+        "mean",
+        "num_classes",
+        "once_differentiable",
+        "scatter",
+        "target",
+        "valid",
+    )
 
     target: Tensor  # (B,) or (B, K)
     mean: Tensor  # (B,)
     scatter: Tensor  # (B,) sum of squared deviations from the mean
     num_classes: int
     valid: Tensor  # as target, bool
-    once_differentiable: bool  # whoever made them has a first derivative only: a loss needs no second one
+    once_differentiable: (
+        bool  # whoever made them has a first derivative only: a loss needs no second one
+    )
     ignore_index: int | None  # the target that whoever made them ignored, if that is known
 
     def __init__(
@@ -101,7 +111,9 @@ class SphericalStats:
         # Padding points at class 0: cut it off, value and gradient alike.
         own = torch.where(targets.valid, logits.gather(1, targets.index), 0)
         own, valid = own.reshape(target.shape), targets.valid.reshape(target.shape)
-        return cls.from_moments(own, mean, scatter, logits.shape[1], valid=valid, ignore_index=ignore_index)
+        return cls.from_moments(
+            own, mean, scatter, logits.shape[1], valid=valid, ignore_index=ignore_index
+        )
 
     def _set(
         self,
@@ -157,7 +169,9 @@ class SphericalStats:
         return f"SphericalStats(target={tuple(self.target.shape)}, num_classes={self.num_classes})"
 
 
-def _check_shapes(target: Tensor, first: Tensor, second: Tensor, num_classes: int, valid: Tensor | None) -> None:
+def _check_shapes(
+    target: Tensor, first: Tensor, second: Tensor, num_classes: int, valid: Tensor | None
+) -> None:
     if num_classes < 2:
         raise ValueError(f"num_classes must be at least 2, got {num_classes}")
     rows = target.shape[:1]

@@ -37,7 +37,9 @@ class Targets:
     def mean(self, values: Tensor) -> Tensor:  # (B, K) -> (B,)
         """Average one value per target into one per example; 0 where every target is ignored."""
         values = torch.where(self.valid, values, 0)
-        return values[:, 0] if values.shape[1] == 1 else values.sum(1) / self.valid.sum(1).clamp_min(1)
+        return (
+            values[:, 0] if values.shape[1] == 1 else values.sum(1) / self.valid.sum(1).clamp_min(1)
+        )
 
     def at(self, index: Tensor) -> "Targets":
         """The same targets under other numbers."""
@@ -52,7 +54,9 @@ class Targets:
             return self
         fullest = int(self.valid.sum(1).max()) if self.valid.any() else 1
         columns = self.valid.sort(dim=1, descending=True, stable=True).indices[:, :fullest]
-        return replace(self, index=self.index.gather(1, columns), valid=self.valid.gather(1, columns))
+        return replace(
+            self, index=self.index.gather(1, columns), valid=self.valid.gather(1, columns)
+        )
 
     def to_tensor(self, ignore_index: int) -> Tensor:  # (B,) or (B, K)
         """Plain class indices again, for whoever knows nothing of this class."""
@@ -76,12 +80,16 @@ def parse_targets(target: Tensor, num_rows: int, num_classes: int, ignore_index:
     return Targets(index=clamped, valid=valid, out_of_range=(index != clamped).any())
 
 
-def target_columns(target: Tensor, num_rows: int, num_classes: int) -> Tensor:  # (B,) or (B, K) -> (B, K) int64
+def target_columns(
+    target: Tensor, num_rows: int, num_classes: int
+) -> Tensor:  # (B,) or (B, K) -> (B, K) int64
     """Check shape and dtype of `target`, and bring it into one of each."""
     if not isinstance(target, Tensor):
         raise ValueError(f"target must be a tensor of class indices, got {type(target).__name__}")
     if target.is_nested:
-        raise ValueError("target is a nested tensor: give torch.nested.to_padded_tensor(target, ignore_index)")
+        raise ValueError(
+            "target is a nested tensor: give torch.nested.to_padded_tensor(target, ignore_index)"
+        )
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
         hint = f"; {_OF_MULTI_HOT}" if target.dim() == 2 else ""
         raise ValueError(f"target must hold integer class indices, got dtype {target.dtype}{hint}")
@@ -90,14 +98,20 @@ def target_columns(target: Tensor, num_rows: int, num_classes: int) -> Tensor:  
             f"target must have shape ({num_rows},) or ({num_rows}, K), one row per example, got {tuple(target.shape)}"
         )
     if target.dim() == 2 and target.shape[1] == num_classes > _MOST_TARGETS:
-        raise ValueError(f"target has as many columns as there are classes, {num_classes}: {_OF_MULTI_HOT}")
+        raise ValueError(
+            f"target has as many columns as there are classes, {num_classes}: {_OF_MULTI_HOT}"
+        )
     index = target.long() if target.dim() == 2 else target.long()[:, None]
     if index.shape[1] == 0:
-        raise ValueError("target has no columns: give at least one per example, ignore_index where there is none")
+        raise ValueError(
+            "target has no columns: give at least one per example, ignore_index where there is none"
+        )
     return index
 
 
-def checked_targets(target: Tensor | Targets, num_rows: int, num_classes: int, ignore_index: int) -> Targets:
+def checked_targets(
+    target: Tensor | Targets, num_rows: int, num_classes: int, ignore_index: int
+) -> Targets:
     """`parse_targets`, and `ValueError` at once for a value that is no class. Waits for the device.
 
     `Targets` pass through: whoever parsed them has dealt with such values.

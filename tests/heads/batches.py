@@ -19,14 +19,24 @@ DRAWS = 5  # the seed of whatever a step draws
 assert_close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-12)
 
 
-def hidden(rows: int = ROWS, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64) -> Tensor:
-    h = torch.randn(rows, HIDDEN, generator=torch.Generator().manual_seed(rows), dtype=torch.float64)
+def hidden(
+    rows: int = ROWS, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64
+) -> Tensor:
+    h = torch.randn(
+        rows, HIDDEN, generator=torch.Generator().manual_seed(rows), dtype=torch.float64
+    )
     return h.to(device, dtype).requires_grad_()
 
 
 def spread(*shape: int) -> Tensor:
     """Classes from all over their range; a dozen are different ones, three dozen are not."""
-    return torch.arange(math.prod(shape)).mul(17).remainder(CLASSES + 3).remainder(CLASSES).reshape(shape)
+    return (
+        torch.arange(math.prod(shape))
+        .mul(17)
+        .remainder(CLASSES + 3)
+        .remainder(CLASSES)
+        .reshape(shape)
+    )
 
 
 def repeated(target: Tensor) -> Tensor:
@@ -84,7 +94,9 @@ def in_columns(target: Tensor) -> Tensor:  # (B,) or (B, K) -> (B, K)
     return target[:, None] if target.dim() == 1 else target
 
 
-def per_example(case: HeadCase, weights: Weights, h: Tensor, target: Tensor, ignored: int = IGNORED) -> Tensor:  # (B,)
+def per_example(
+    case: HeadCase, weights: Weights, h: Tensor, target: Tensor, ignored: int = IGNORED
+) -> Tensor:  # (B,)
     """The loss of each example by definition: the average over its targets that are not ignored."""
     shaped = in_columns(target).long()
     rows, columns = (shaped != ignored).nonzero(as_tuple=True)
@@ -100,10 +112,14 @@ def reduced(rows: Tensor, target: Tensor, reduction: str, ignored: int = IGNORED
 def gradients(value: Tensor, weights: Weights) -> Weights:
     found = torch.autograd.grad(value, list(weights.values()), allow_unused=True)
     pairs = zip(weights.items(), found, strict=True)
-    return {name: torch.zeros_like(weight) if grad is None else grad for (name, weight), grad in pairs}
+    return {
+        name: torch.zeros_like(weight) if grad is None else grad for (name, weight), grad in pairs
+    }
 
 
-def by_definition(case: HeadCase, head: zloss.Head, h: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Weights]:
+def by_definition(
+    case: HeadCase, head: zloss.Head, h: Tensor, target: Tensor
+) -> tuple[Tensor, Tensor, Weights]:
     """The mean loss of a batch, its gradient in h and in each weight."""
     weights = leaves(case.weights(head))
     value = reduced(seeded(per_example, case, weights, h, target), target, "mean")

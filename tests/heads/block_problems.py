@@ -22,7 +22,9 @@ class Problem:
         return [self.h, self.weight] if self.bias is None else [self.h, self.weight, self.bias]
 
     def to(self, dtype: torch.dtype) -> "Problem":
-        h, weight, bias = (None if x is None else leaf(x.to(dtype)) for x in (self.h, self.weight, self.bias))
+        h, weight, bias = (
+            None if x is None else leaf(x.to(dtype)) for x in (self.h, self.weight, self.bias)
+        )
         assert h is not None
         assert weight is not None
         return replace(self, h=h, weight=weight, bias=bias)
@@ -68,7 +70,9 @@ def problem(
     rows = sum(sizes)
     h, weight = random(len(block), width), random(rows, width)
     index = torch.tensor(block, dtype=torch.long, device=device)
-    return Problem(h, weight, random(rows) if bias else None, index, RowBlocks(sizes, device=device))
+    return Problem(
+        h, weight, random(rows) if bias else None, index, RowBlocks(sizes, device=device)
+    )
 
 
 def leaf(x: Tensor) -> Tensor:
@@ -84,7 +88,11 @@ SHAPES = {
     "all in one block of many": ([4, 37, 4], [1] * 19, 9),
     "one big, many small": ([3, 3, 200, 3, 3, 3], [5, 0, 4], 6),
     "the big one wanted": ([3, 3, 200, 3, 3, 3], [2, 0, 2, 4], 6),
-    "more examples than blocks": ([6, 2, 5], [0, 1, 2, 2, 1, 0, 1, 1, 2, 0, 0, 1, 2, 1, 1, 1, 1], 8),
+    "more examples than blocks": (
+        [6, 2, 5],
+        [0, 1, 2, 2, 1, 0, 1, 1, 2, 0, 0, 1, 2, 1, 1, 1, 1],
+        8,
+    ),
     "one example": ([4, 9], [1], 3),
     "no example": ([4, 9], [], 3),
     "wide": ([3, 6], [1, 1, 0], 530),

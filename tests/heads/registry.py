@@ -21,7 +21,9 @@ from zloss.heads.samplers import Sampler
 from zloss.heads.softmax import IMPLEMENTATIONS
 
 HIDDEN, CLASSES, SAMPLES = 8, 53, 20
-COUNTS = torch.randint(1, 40, (CLASSES,), generator=torch.Generator().manual_seed(1))  # some of them are equal
+COUNTS = torch.randint(
+    1, 40, (CLASSES,), generator=torch.Generator().manual_seed(1)
+)  # some of them are equal
 LABELS = torch.arange(CLASSES).square() % 11  # six clusters of 5 to 10 classes, scattered
 LABELS[7] = 100  # and one of a single class
 SHUFFLED = zloss.Clustering.shuffled(CLASSES, 5, seed=3)
@@ -30,7 +32,9 @@ COUNTED_CUTOFFS = [6, 25]
 
 Weights = dict[str, Tensor]
 OfAllClasses = Callable[[Weights, Tensor], Tensor]  # (weights, h (N, H)) -> (N, C)
-OfPairs = Callable[[Weights, Tensor, Tensor], Tensor]  # (weights, h (N, H), class of each row (N,)) -> (N,)
+OfPairs = Callable[
+    [Weights, Tensor, Tensor], Tensor
+]  # (weights, h (N, H), class of each row (N,)) -> (N,)
 
 
 # ---- losses of all logits: (N, C), (N,) -> (N,) ----------------------------------------------------------------------
@@ -121,12 +125,19 @@ LOGIT_LOSSES = {
     "z_sigmoid": LogitLoss(partial(z_normalized, zloss.SigmoidCrossEntropy), z_sigmoid),
     "z_loss": LogitLoss(partial(zloss.ZLoss, a=A, b=B), z_loss),
     "squared_error": LogitLoss(zloss.SquaredError, squared_error),
-    "taylor_softmax": LogitLoss(zloss.TaylorSoftmax, taylor_softmax, taylor_log_prob, taylor_log_prob),
+    "taylor_softmax": LogitLoss(
+        zloss.TaylorSoftmax, taylor_softmax, taylor_log_prob, taylor_log_prob
+    ),
     "spherical_softmax": LogitLoss(
-        partial(zloss.SphericalSoftmax, eps=EPS), spherical_softmax, spherical_log_prob, spherical_log_prob
+        partial(zloss.SphericalSoftmax, eps=EPS),
+        spherical_softmax,
+        spherical_log_prob,
+        spherical_log_prob,
     ),
     "torch's softmax": LogitLoss(nn.CrossEntropyLoss, softmax, softmax_log_prob),
-    "torch's z_softmax": LogitLoss(partial(z_normalized, nn.CrossEntropyLoss), z_softmax, z_log_prob),
+    "torch's z_softmax": LogitLoss(
+        partial(z_normalized, nn.CrossEntropyLoss), z_softmax, z_log_prob
+    ),
 }
 
 
@@ -155,12 +166,16 @@ class HeadCase(NamedTuple):
     log_prob: OfAllClasses | None  # for probability models
     weights: Callable[[zloss.Head], Weights] = parameters  # copies of what the definitions see
     is_row_sparse: bool = False
-    is_ours: bool = True  # the loss is of this library: K targets, row weights, 0 for a batch without targets
+    is_ours: bool = (
+        True  # the loss is of this library: K targets, row weights, 0 for a batch without targets
+    )
     lr: float = 0.5  # at which a few hundred steps of SGD get somewhere
     falls_to: float = 0.5  # how far below its start the loss then is
     missing: str | None = None  # why it cannot run here
 
-    def made(self, device: torch.device | str = "cpu", *, seed: int = 0, **options: Any) -> zloss.Head:
+    def made(
+        self, device: torch.device | str = "cpu", *, seed: int = 0, **options: Any
+    ) -> zloss.Head:
         """A head in float64, the same one for the same seed."""
         torch.manual_seed(seed)
         return self.make(**{"device": device, "dtype": torch.float64, **options})
@@ -171,7 +186,9 @@ def linear(prefix: str, w: Weights, h: Tensor) -> Tensor:  # (N, C)
     return logits + w[f"{prefix}bias"] if f"{prefix}bias" in w else logits
 
 
-def logit_case(kind: str, make: Callable[..., zloss.Head], loss: str, *, note: str = "", **claims: Any) -> HeadCase:
+def logit_case(
+    kind: str, make: Callable[..., zloss.Head], loss: str, *, note: str = "", **claims: Any
+) -> HeadCase:
     """A head whose loss is a function of all logits, however it gets around them."""
     entry = LOGIT_LOSSES[loss]
     logits = partial(linear, {"factored": "", "gram": "layer.linear.", "dense": "linear."}[kind])
@@ -198,7 +215,13 @@ def make_dense(
     **manners: Any,
 ) -> zloss.Head:
     return zloss.DenseOutput(
-        HIDDEN, CLASSES, loss=loss(**manners), bias=bias, softmax=softmax, device=device, dtype=dtype
+        HIDDEN,
+        CLASSES,
+        loss=loss(**manners),
+        bias=bias,
+        softmax=softmax,
+        device=device,
+        dtype=dtype,
     )
 
 
@@ -221,7 +244,9 @@ make_gram = partial(make_spherical, zloss.GramLinear)
 
 def hierarchical_log_prob(clusters: Sequence[Tensor], w: Weights, h: Tensor) -> Tensor:  # (N, C)
     of_cluster = softmax_log_prob(linear("clusters.", w, h))
-    members = linear("member_", {"member_weight": w["members"], **w}, h).split([len(part) for part in clusters], 1)
+    members = linear("member_", {"member_weight": w["members"], **w}, h).split(
+        [len(part) for part in clusters], 1
+    )
     parts = [of_cluster[:, [i]] + softmax_log_prob(logits) for i, logits in enumerate(members)]
     return torch.cat(parts, 1)[:, torch.cat(list(clusters)).argsort()]
 
@@ -240,12 +265,17 @@ def hierarchical_case(note: str, families: Sequence[Tensor], **options: Any) -> 
     )
 
 
-def adaptive_log_prob(cutoffs: Sequence[int], order: Tensor, w: Weights, h: Tensor) -> Tensor:  # (N, C)
+def adaptive_log_prob(
+    cutoffs: Sequence[int], order: Tensor, w: Weights, h: Tensor
+) -> Tensor:  # (N, C)
     of_head = softmax_log_prob(linear("softmax.head.", w, h))
     parts = [of_head[:, : cutoffs[0]]]
     for i in range(len(cutoffs)):
         narrow = linear(f"softmax.tail.{i}.0.", w, h)
-        parts.append(of_head[:, [cutoffs[0] + i]] + softmax_log_prob(linear(f"softmax.tail.{i}.1.", w, narrow)))
+        parts.append(
+            of_head[:, [cutoffs[0] + i]]
+            + softmax_log_prob(linear(f"softmax.tail.{i}.1.", w, narrow))
+        )
     return torch.cat(parts, 1)[:, order.argsort()]
 
 
@@ -262,7 +292,9 @@ def adaptive_case(note: str, cutoffs: Sequence[int], order: Tensor, **options: A
     )
 
 
-def sampled_softmax(logits: Tensor, index: Tensor, draws: Tensor, log_expected: Tensor) -> Tensor:  # (N,)
+def sampled_softmax(
+    logits: Tensor, index: Tensor, draws: Tensor, log_expected: Tensor
+) -> Tensor:  # (N,)
     drawn = (logits - log_expected)[:, draws].masked_fill(draws == index[:, None], -math.inf)
     return torch.cat([own(logits, index)[:, None], drawn], 1).logsumexp(1) - own(logits, index)
 
@@ -285,11 +317,15 @@ def sampled_case(
 
     def definition(w: Weights, h: Tensor, index: Tensor) -> Tensor:
         draws = sampler(h.device).draw(SAMPLES)
-        return loss(linear("linear.", w, h), index, draws, (SAMPLES * q.double()).log().to(h.device))
+        return loss(
+            linear("linear.", w, h), index, draws, (SAMPLES * q.double()).log().to(h.device)
+        )
 
     def make(**manners: Any) -> zloss.Head:
         by = sampler(torch.device(manners["device"]))
-        return zloss.SampledSoftmax(HIDDEN, CLASSES, num_samples=SAMPLES, sampler=by, loss=name, **options, **manners)
+        return zloss.SampledSoftmax(
+            HIDDEN, CLASSES, num_samples=SAMPLES, sampler=by, loss=name, **options, **manners
+        )
 
     return HeadCase(
         f"sampled {name} {note}",
@@ -357,7 +393,9 @@ CASES = [
     hierarchical_case("in order", IN_ORDER.split(SIZES)),
     hierarchical_case("in order, bias", IN_ORDER.split(SIZES), bias=True),
     hierarchical_case("by counts", BY_COUNTS.split(SIZES), counts=COUNTS),
-    hierarchical_case("by labels, bias", BY_LABELS, clusters=zloss.Clustering.by_labels(LABELS), bias=True),
+    hierarchical_case(
+        "by labels, bias", BY_LABELS, clusters=zloss.Clustering.by_labels(LABELS), bias=True
+    ),
     hierarchical_case("shuffled", SHUFFLED.order.split(SHUFFLED.sizes), clusters=SHUFFLED),
     adaptive_case("in order", CUTOFFS, IN_ORDER),
     adaptive_case("by counts, bias", COUNTED_CUTOFFS, BY_COUNTS, counts=COUNTS, head_bias=True),
@@ -373,7 +411,11 @@ CASES = [
 def each(cases: Iterable[HeadCase]) -> pytest.MarkDecorator:
     """Run a test once for each case, as its argument `case`; skip those that cannot run here."""
     rows = [
-        pytest.param(case, id=case.name, marks=[pytest.mark.skip(reason=case.missing)] if case.missing else [])
+        pytest.param(
+            case,
+            id=case.name,
+            marks=[pytest.mark.skip(reason=case.missing)] if case.missing else [],
+        )
         for case in cases
     ]
     return pytest.mark.parametrize("case", rows)

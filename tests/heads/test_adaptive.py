@@ -31,7 +31,9 @@ def make_head(
     device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64, **options: Any
 ) -> AdaptiveSoftmax:
     """Weights large enough that probabilities differ, with three clusters of widths 8, 4, 2."""
-    head = AdaptiveSoftmax(HIDDEN, CLASSES, **{"cutoffs": CUTOFFS, "div_value": 2.0, **options}).to(device, dtype)
+    head = AdaptiveSoftmax(HIDDEN, CLASSES, **{"cutoffs": CUTOFFS, "div_value": 2.0, **options}).to(
+        device, dtype
+    )
     with torch.no_grad():
         for parameter in head.parameters():
             parameter.mul_(3)
@@ -61,16 +63,28 @@ def log_prob_of_torch(head: AdaptiveSoftmax, h: Tensor) -> Tensor:  # (B, C)
 
 
 def gradients(value: Tensor, head: AdaptiveSoftmax, h: Tensor) -> list[Tensor | None]:
-    return list(torch.autograd.grad(value, [h, *head.parameters()], allow_unused=True, retain_graph=True))
+    return list(
+        torch.autograd.grad(value, [h, *head.parameters()], allow_unused=True, retain_graph=True)
+    )
 
 
-def assert_same_gradients(value: Tensor, expected: Tensor, head: AdaptiveSoftmax, h: Tensor) -> None:
+def assert_same_gradients(
+    value: Tensor, expected: Tensor, head: AdaptiveSoftmax, h: Tensor
+) -> None:
     for ours, theirs in zip(gradients(value, head, h), gradients(expected, head, h), strict=True):
-        zero = torch.zeros((), dtype=h.dtype, device=h.device)  # torch's full matrix touches what the batch does not
-        assert_close(*torch.broadcast_tensors(zero if ours is None else ours, zero if theirs is None else theirs))
+        zero = torch.zeros(
+            (), dtype=h.dtype, device=h.device
+        )  # torch's full matrix touches what the batch does not
+        assert_close(
+            *torch.broadcast_tensors(
+                zero if ours is None else ours, zero if theirs is None else theirs
+            )
+        )
 
 
-with_and_without_counts = pytest.mark.parametrize("counts", [None, shuffled_counts()], ids=["by number", "by counts"])
+with_and_without_counts = pytest.mark.parametrize(
+    "counts", [None, shuffled_counts()], ids=["by number", "by counts"]
+)
 
 
 # ---- training --------------------------------------------------------------------------------------------------------
@@ -110,7 +124,11 @@ def test_targets_of_one_stretch_touch_no_other(stretch: int) -> None:
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
 @pytest.mark.parametrize("captured", [False, True])
 def test_several_targets_weights_and_ignored_ones(
-    counts: Tensor | None, reduction: Any, captured: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
+    counts: Tensor | None,
+    reduction: Any,
+    captured: bool,
+    device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As a step computes it that waits for the device, and as one does that cannot wait."""
     monkeypatch.setattr("zloss.heads.adaptive.must_not_wait", lambda: captured)
@@ -148,7 +166,9 @@ def test_gradcheck() -> None:
 
 @pytest.mark.parametrize("shape", [(4,), (4, 3), (0,), (0, 2)])
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
-def test_a_batch_without_targets_is_zero(shape: tuple[int, ...], reduction: Any, device: torch.device) -> None:
+def test_a_batch_without_targets_is_zero(
+    shape: tuple[int, ...], reduction: Any, device: torch.device
+) -> None:
     # The class that ignored targets point at, 0, is made the rarest, so that it is in the last cluster.
     counts = torch.arange(CLASSES)
     head = make_head(device, counts=counts, reduction=reduction)
@@ -166,7 +186,9 @@ def test_a_batch_without_targets_is_zero(shape: tuple[int, ...], reduction: Any,
 def test_a_row_with_several_targets_in_a_cluster_goes_through_it_once() -> None:
     head = make_head()
     seen = []
-    head.softmax.tail[1].register_forward_hook(lambda _module, inputs, _output: seen.append(len(inputs[0])))
+    head.softmax.tail[1].register_forward_hook(
+        lambda _module, inputs, _output: seen.append(len(inputs[0]))
+    )
     h, _ = batch(head, 3)
     head(h, torch.tensor([[12, 13, 14], [29, 0, 59], [0, 6, 59]]))
     assert seen == [2]
@@ -183,12 +205,16 @@ def test_sgd_trains_it(device: torch.device) -> None:
         optimizer.zero_grad()
         head(h, target).backward()
         optimizer.step()
-    assert head.perplexity(h, target) < min(2.0, before / 10)  # from about 100; each row has a target to memorise
+    assert head.perplexity(h, target) < min(
+        2.0, before / 10
+    )  # from about 100; each row has a target to memorise
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("hidden_dtype", [None, torch.float32])
-def test_autocast(dtype: torch.dtype, hidden_dtype: torch.dtype | None, device: torch.device) -> None:
+def test_autocast(
+    dtype: torch.dtype, hidden_dtype: torch.dtype | None, device: torch.device
+) -> None:
     """Products in half precision, their normalisers and the loss in float32."""
     head = make_head(device, dtype=torch.float32, head_bias=True)
     h, target = batch(head, 50, 2)
@@ -224,7 +250,9 @@ def test_evaluation_is_exact_under_autocast(device: torch.device) -> None:
 
 @with_and_without_counts
 @pytest.mark.parametrize("head_bias", [False, True])
-def test_log_prob_is_that_of_torch(counts: Tensor | None, head_bias: bool, device: torch.device) -> None:
+def test_log_prob_is_that_of_torch(
+    counts: Tensor | None, head_bias: bool, device: torch.device
+) -> None:
     head = make_head(device, counts=counts, head_bias=head_bias)
     h, _ = batch(head, 13)
     log_prob = head.log_prob(h)
@@ -234,12 +262,19 @@ def test_log_prob_is_that_of_torch(counts: Tensor | None, head_bias: bool, devic
 
 @with_and_without_counts
 @pytest.mark.parametrize("columns", [(), (4,)])
-def test_target_log_prob_and_perplexity(counts: Tensor | None, columns: tuple[int, ...], device: torch.device) -> None:
+def test_target_log_prob_and_perplexity(
+    counts: Tensor | None, columns: tuple[int, ...], device: torch.device
+) -> None:
     head = make_head(device, counts=counts, head_bias=True)
     h, target = batch(head, 25, *columns)
     target[::7] = IGNORED
     shaped = target.reshape(25, -1)
-    expected = head.log_prob(h).gather(1, shaped.clamp_min(0)).masked_fill(shaped == IGNORED, 0).reshape(target.shape)
+    expected = (
+        head.log_prob(h)
+        .gather(1, shaped.clamp_min(0))
+        .masked_fill(shaped == IGNORED, 0)
+        .reshape(target.shape)
+    )
     assert_close(head.target_log_prob(h, target), expected)
     mean = expected.sum().item() / (target != IGNORED).sum().item()
     assert head.perplexity(h, target) == pytest.approx(math.exp(-mean), rel=1e-12)
@@ -295,7 +330,10 @@ def test_ties_share_the_better_rank(device: torch.device) -> None:
     h = torch.randn(CLASSES, HIDDEN, device=device)
     expected = [1] * 5 + [6] * 7 + [13] * 18 + [31] * 30
     for block_size in (None, 1, 8):
-        assert head.rank(h, torch.arange(CLASSES, device=device), block_size=block_size).tolist() == expected
+        assert (
+            head.rank(h, torch.arange(CLASSES, device=device), block_size=block_size).tolist()
+            == expected
+        )
 
 
 @pytest.mark.parametrize("stretch", range(3))
@@ -336,13 +374,27 @@ def test_many_rows_are_evaluated_in_parts(device: torch.device) -> None:
     assert_close(head.target_log_prob(h, target), own[:, 0])
 
 
-@given(rows=st.integers(0, 5), classes=st.integers(2, 40), in_features=st.integers(1, 9), data=st.data())
+@given(
+    rows=st.integers(0, 5),
+    classes=st.integers(2, 40),
+    in_features=st.integers(1, 9),
+    data=st.data(),
+)
 @settings(deadline=None, max_examples=50)
-def test_any_shape_and_any_cutoffs(rows: int, classes: int, in_features: int, data: st.DataObject) -> None:
+def test_any_shape_and_any_cutoffs(
+    rows: int, classes: int, in_features: int, data: st.DataObject
+) -> None:
     cuts = data.draw(st.none() | st.sets(st.integers(1, classes - 1), min_size=1, max_size=4))
-    cutoffs, div_value = (None, None) if cuts is None else (sorted(cuts), 1.2 if in_features > 2 else 1.0)
+    cutoffs, div_value = (
+        (None, None) if cuts is None else (sorted(cuts), 1.2 if in_features > 2 else 1.0)
+    )
     head = AdaptiveSoftmax(
-        in_features, classes, cutoffs=cutoffs, div_value=div_value, counts=torch.rand(classes), dtype=torch.float64
+        in_features,
+        classes,
+        cutoffs=cutoffs,
+        div_value=div_value,
+        counts=torch.rand(classes),
+        dtype=torch.float64,
     )
     h, target = torch.randn(rows, in_features, dtype=torch.float64), torch.randint(classes, (rows,))
     log_prob = log_prob_of_torch(head, h).detach()
@@ -350,7 +402,9 @@ def test_any_shape_and_any_cutoffs(rows: int, classes: int, in_features: int, da
     assert_close(head(h, target), -own.sum() / max(rows, 1))
     assert_close(head.target_log_prob(h, target), own)
     block_size = data.draw(st.integers(1, 50))
-    assert_close(head.topk(h, classes, block_size=block_size)[0], log_prob.sort(1, descending=True).values)
+    assert_close(
+        head.topk(h, classes, block_size=block_size)[0], log_prob.sort(1, descending=True).values
+    )
     ranks = head.rank(h, target, block_size=block_size)
     # A cluster of one class can have the probability of a class in the shortlist up to rounding: see only clear cases.
     assert (ranks >= 1 + (log_prob > own[:, None] + 1e-12).sum(1)).all()
@@ -395,7 +449,9 @@ def test_reference_weight() -> None:
     assert make_head(counts=shuffled_counts()).reference_weight.shape == (CUTOFFS[0] + 3, HIDDEN)
 
 
-@pytest.mark.parametrize("num_classes", [2, 3, 4, 10, 17, 100, 999, 10_000, 267_735, 793_471, 10_000_000])
+@pytest.mark.parametrize(
+    "num_classes", [2, 3, 4, 10, 17, 100, 999, 10_000, 267_735, 793_471, 10_000_000]
+)
 @pytest.mark.parametrize("in_features", [1, 2, 3, 4, 16, 64, 512, 4096])
 def test_defaults_fit_any_size(in_features: int, num_classes: int) -> None:
     head = AdaptiveSoftmax(in_features, num_classes, device="meta")
@@ -409,7 +465,9 @@ def test_default_cutoffs() -> None:
     assert default_cutoffs(512, 793_471, 4.0) == [3563, 21597, 130906]
     assert default_cutoffs(512, 10_000_000, 4.0) == [12649, 116960, 1081481]
     assert default_cutoffs(512, 10_000, 4.0) == [400, 2000]
-    assert default_cutoffs(64, 10_000, 4.0) == [400]  # a second cluster would have vectors of 4 numbers
+    assert default_cutoffs(64, 10_000, 4.0) == [
+        400
+    ]  # a second cluster would have vectors of 4 numbers
     assert default_cutoffs(8, 2, 4.0) == [1]
 
 
@@ -440,7 +498,10 @@ def test_its_text_tells_the_cutoffs() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cutoffs": []}, r"one or more integers in increasing order, each between 1 and .* = 59, got \[\]"),
+        (
+            {"cutoffs": []},
+            r"one or more integers in increasing order, each between 1 and .* = 59, got \[\]",
+        ),
         ({"cutoffs": [12, 5]}, r"increasing order.*got \[12, 5\]"),
         ({"cutoffs": [5, 5]}, r"increasing order.*got \[5, 5\]"),
         ({"cutoffs": [0, 5]}, r"between 1 and .*got \[0, 5\]"),
@@ -474,12 +535,18 @@ def test_the_advice_on_div_value_is_good() -> None:
 BAD_BATCHES: dict[str, tuple[Callable[[Tensor, Tensor], tuple[Any, Any]], str]] = {
     "target too large": (lambda h, t: (h, t + CLASSES), "out of range: expected 0 <= target < 60"),
     "target negative": (lambda h, t: (h, t - CLASSES), "out of range: expected 0 <= target < 60"),
-    "target float": (lambda h, t: (h, t.float()), r"integer class indices, got dtype torch\.float32"),
+    "target float": (
+        lambda h, t: (h, t.float()),
+        r"integer class indices, got dtype torch\.float32",
+    ),
     "target too short": (lambda h, t: (h, t[:-1]), r"shape \(4,\) or \(4, K\).*got \(3,\)"),
     "h NaN": (lambda h, t: (h * math.nan, t), "h has a NaN or an infinity"),
     "h too narrow": (lambda h, t: (h[:, :-1], t), r"shape \(B, 16\), got \(4, 15\)"),
     "h three-dimensional": (lambda h, t: (h[None], t), "flatten leading dimensions"),
-    "h wider than the layer": (lambda h, t: (h.double(), t), r"h has dtype torch\.float64 but the layer"),
+    "h wider than the layer": (
+        lambda h, t: (h.double(), t),
+        r"h has dtype torch\.float64 but the layer",
+    ),
 }
 
 
@@ -517,23 +584,33 @@ def test_a_bad_batch_on_a_gpu_moves_nothing_and_is_reported(cuda: torch.device) 
 
 
 @pytest.mark.parametrize("stretch", range(4))
-def test_a_step_that_cannot_wait_computes_all_clusters(stretch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_cannot_wait_computes_all_clusters(
+    stretch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So that a captured one is right for whatever targets it is replayed with."""
     head = make_head()
     h, _ = batch(head, 6)
     target = torch.full((6,), [0, *CUTOFFS][stretch])
     head(h, target).backward()
-    expected = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in head.parameters()]
+    expected = [
+        torch.zeros_like(weight) if weight.grad is None else weight.grad
+        for weight in head.parameters()
+    ]
     head.zero_grad()
     monkeypatch.setattr("zloss.heads.adaptive.must_not_wait", lambda: True)
-    monkeypatch.setattr(Stretches, "rows_by_cluster", lambda *_: pytest.fail("this waits for the device"))
+    monkeypatch.setattr(
+        Stretches, "rows_by_cluster", lambda *_: pytest.fail("this waits for the device")
+    )
     head(h, target).backward()
     for weight, gradient in zip(head.parameters(), expected, strict=True):
         assert_close(weight.grad, gradient)
 
 
 def check_captured_steps(
-    device: torch.device, stretches: Sequence[int], dtype: torch.dtype = torch.float64, tolerance: float = 1e-12
+    device: torch.device,
+    stretches: Sequence[int],
+    dtype: torch.dtype = torch.float64,
+    tolerance: float = 1e-12,
 ) -> None:
     """By a `CapturedStep` or without, steps with all targets in one stretch lead to the same losses and weights."""
     assert_close = partial(torch.testing.assert_close, rtol=tolerance, atol=tolerance)
@@ -558,14 +635,18 @@ def check_captured_steps(
 
 
 @pytest.mark.parametrize("stretch", range(4))
-def test_before_its_capture_a_step_is_rehearsed_without_waiting(stretch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_before_its_capture_a_step_is_rehearsed_without_waiting(
+    stretch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pretend_gpu(monkeypatch)
     check_captured_steps(torch.device("cpu"), [0, 3, stretch])
 
 
 # In float32 the clusters come from kernels: another order of sums, and eight steps that hand it on.
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-4)])
-def test_a_captured_step_is_one_that_is_not(dtype: torch.dtype, tolerance: float, cuda: torch.device) -> None:
+def test_a_captured_step_is_one_that_is_not(
+    dtype: torch.dtype, tolerance: float, cuda: torch.device
+) -> None:
     """Replayed with targets of other clusters than it was captured with."""
     check_captured_steps(cuda, (0, 1, 2, 3, 0, 3, 1, 2), dtype, tolerance)
 
@@ -574,7 +655,10 @@ def test_a_captured_step_is_one_that_is_not(dtype: torch.dtype, tolerance: float
 @pytest.mark.parametrize("autocast", [False, True])
 @with_and_without_counts
 def test_in_float32_kernels_skip_what_no_example_wants(
-    counts: Tensor | None, autocast: bool, kernel_device: torch.device, monkeypatch: pytest.MonkeyPatch
+    counts: Tensor | None,
+    autocast: bool,
+    kernel_device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("zloss.heads.adaptive.must_not_wait", lambda: True)
     monkeypatch.setattr("zloss.heads.cluster_log_prob._has_kernel", lambda p, weight: True)
@@ -588,9 +672,15 @@ def test_in_float32_kernels_skip_what_no_example_wants(
     wide = h.detach().double().requires_grad_()
     expected = exact(wide, target)
     # bfloat16 has 8 bits, and scores are around 10 here.
-    close = partial(torch.testing.assert_close, rtol=0.05, atol=0.05) if autocast else assert_close_in_float32
+    close = (
+        partial(torch.testing.assert_close, rtol=0.05, atol=0.05)
+        if autocast
+        else assert_close_in_float32
+    )
     close(value.double(), expected)
-    for ours, theirs in zip(gradients(value, head, h), gradients(expected, exact, wide), strict=True):
+    for ours, theirs in zip(
+        gradients(value, head, h), gradients(expected, exact, wide), strict=True
+    ):
         assert ours is not None
         close(ours.double(), theirs)
 

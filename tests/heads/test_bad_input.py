@@ -11,7 +11,16 @@ import torch
 from torch import Tensor, nn
 
 import zloss
-from tests.heads.batches import LR, ROWS, good_batch, gradient_of, has_gradient, step, trained, with_value
+from tests.heads.batches import (
+    LR,
+    ROWS,
+    good_batch,
+    gradient_of,
+    has_gradient,
+    step,
+    trained,
+    with_value,
+)
 from tests.heads.registry import CLASSES, HIDDEN, HeadCase, every_head, every_head_of_ours
 from zloss.layers import inputs
 
@@ -29,24 +38,48 @@ def refuses(head: zloss.Head, message: str) -> Iterator[None]:
 BAD_HIDDEN: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "NaN": (lambda h: with_value(h, math.nan), "h has a NaN or an infinity"),
     "infinite": (lambda h: with_value(h, -math.inf), "h has a NaN or an infinity"),
-    "integers": (lambda h: h.long(), r"floating-point tensor of shape \(B, 8\), got dtype torch\.int64"),
-    "complex": (lambda h: h.to(torch.complex64), r"floating-point tensor.*got dtype torch\.complex64"),
+    "integers": (
+        lambda h: h.long(),
+        r"floating-point tensor of shape \(B, 8\), got dtype torch\.int64",
+    ),
+    "complex": (
+        lambda h: h.to(torch.complex64),
+        r"floating-point tensor.*got dtype torch\.complex64",
+    ),
     "a list": (lambda h: h.tolist(), r"floating-point tensor of shape \(B, 8\), got list"),
     "None": (lambda h: None, "floating-point tensor.*got NoneType"),
     "too narrow": (lambda h: h[:, 1:], r"h must have shape \(B, 8\), got \(12, 7\)"),
     "too wide": (lambda h: torch.cat([h, h], 1), r"h must have shape \(B, 8\), got \(12, 16\)"),
     "a vector": (lambda h: h[0], r"h must have shape \(B, 8\), got \(8,\)"),
     "three-dimensional": (lambda h: h[None], r"got \(1, 12, 8\); flatten leading dimensions first"),
-    "finer than the head": (lambda h: h.double(), r"h has dtype torch\.float64 but the layer holds torch\.float32"),
+    "finer than the head": (
+        lambda h: h.double(),
+        r"h has dtype torch\.float64 but the layer holds torch\.float32",
+    ),
     "elsewhere": (lambda h: h.to("meta"), "h is on meta but the layer is on"),
 }
 BAD_TARGETS: dict[str, tuple[Callable[[Tensor], Any], str]] = {
-    "too large": (lambda t: with_value(t, CLASSES), "target 53 is out of range: expected 0 <= target < 53, or the ign"),
-    "negative": (lambda t: with_value(t, -1), "target -1 is out of range: expected 0 <= target < 53"),
-    "one of several too large": (lambda t: with_value(torch.stack([t, t], 1), 10**9), "target 1000000000 is out of"),
+    "too large": (
+        lambda t: with_value(t, CLASSES),
+        "target 53 is out of range: expected 0 <= target < 53, or the ign",
+    ),
+    "negative": (
+        lambda t: with_value(t, -1),
+        "target -1 is out of range: expected 0 <= target < 53",
+    ),
+    "one of several too large": (
+        lambda t: with_value(torch.stack([t, t], 1), 10**9),
+        "target 1000000000 is out of",
+    ),
     "wrapping": (lambda t: with_value(t, 2**63 - 1), "target 9223372036854775807 is out of range"),
-    "narrow and negative": (lambda t: with_value(t, -7).to(torch.int8), "target -7 is out of range"),
-    "float": (lambda t: t.float(), r"target must hold integer class indices, got dtype torch\.float32"),
+    "narrow and negative": (
+        lambda t: with_value(t, -7).to(torch.int8),
+        "target -7 is out of range",
+    ),
+    "float": (
+        lambda t: t.float(),
+        r"target must hold integer class indices, got dtype torch\.float32",
+    ),
     "bool": (lambda t: t > 3, r"target must hold integer class indices, got dtype torch\.bool"),
     "a list": (lambda t: t.tolist(), "target must be a tensor of class indices, got list"),
     "None": (lambda t: None, "target must be a tensor of class indices, got NoneType"),
@@ -56,7 +89,15 @@ BAD_TARGETS: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "without columns": (lambda t: t[:, None][:, :0], "target has no columns"),
     "elsewhere": (lambda t: t.to("meta"), "h and target must be on one device, got .* and meta"),
 }
-VALUES = ["NaN", "infinite", "too large", "negative", "one of several too large", "wrapping", "narrow and negative"]
+VALUES = [
+    "NaN",
+    "infinite",
+    "too large",
+    "negative",
+    "one of several too large",
+    "wrapping",
+    "narrow and negative",
+]
 
 
 def narrow_head(case: HeadCase, device: torch.device) -> zloss.Head:
@@ -107,7 +148,9 @@ def test_bad_weights(case: HeadCase, device: torch.device) -> None:
     head = narrow_head(case, device)
     h, target = good_batch(head)
     for shape in ((ROWS - 1,), (1,), (ROWS, 1), ()):
-        with refuses(head, re.escape(f"weight must have one entry per example, (12,), got {shape}")):
+        with refuses(
+            head, re.escape(f"weight must have one entry per example, (12,), got {shape}")
+        ):
             head(h, target, weight=torch.ones(shape, device=device))
     with refuses(head, "weight must be a tensor, got list"):
         head(h, target, weight=[1.0] * ROWS)
@@ -129,8 +172,14 @@ def test_bad_ways_to_evaluate(case: HeadCase, device: torch.device) -> None:
 
 
 BAD_CONSTRUCTIONS: dict[str, tuple[Callable[[], object], str]] = {
-    "no features": (lambda: zloss.DenseOutput(0, 9), "in_features >= 1 and num_classes >= 2, got 0 and 9"),
-    "one class": (lambda: zloss.HierarchicalSoftmax(4, 1), "in_features >= 1 and num_classes >= 2, got 4 and 1"),
+    "no features": (
+        lambda: zloss.DenseOutput(0, 9),
+        "in_features >= 1 and num_classes >= 2, got 0 and 9",
+    ),
+    "one class": (
+        lambda: zloss.HierarchicalSoftmax(4, 1),
+        "in_features >= 1 and num_classes >= 2, got 4 and 1",
+    ),
     "a dense loss on statistics": (
         lambda: zloss.SphericalOutput(zloss.GramLinear(4, 9), zloss.SigmoidCrossEntropy()),  # type: ignore[arg-type]
         "SigmoidCrossEntropy is not a spherical loss, so it needs every logit: .* DenseOutput for any loss",
@@ -157,13 +206,17 @@ def test_bad_constructions(name: str) -> None:
         build()
 
 
-@pytest.mark.parametrize("name", [name for name, reason in zloss.softmax_implementations("cpu").items() if reason])
+@pytest.mark.parametrize(
+    "name", [name for name, reason in zloss.softmax_implementations("cpu").items() if reason]
+)
 def test_a_softmax_that_cannot_run_here_is_refused_with_the_reason(name: Any) -> None:
     """At the latest when it is first used: a head may still move to where it can."""
     reason = zloss.softmax_implementations("cpu")[name]
     assert reason
     with pytest.raises(ValueError, match=f"softmax='{name}' cannot run here: .*what can: logits"):
-        zloss.DenseOutput(HIDDEN, CLASSES, softmax=name)(torch.randn(2, HIDDEN), torch.tensor([1, 2]))
+        zloss.DenseOutput(HIDDEN, CLASSES, softmax=name)(
+            torch.randn(2, HIDDEN), torch.tensor([1, 2])
+        )
 
 
 @every_head_of_ours
@@ -178,8 +231,14 @@ BAD_VALUES: dict[str, tuple[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], s
     "target too large": (lambda h, t: (h, with_value(t, CLASSES)), "a target is out of range"),
     "target negative": (lambda h, t: (h, with_value(t, -1)), "a target is out of range"),
     "target enormous": (lambda h, t: (h, with_value(t, 2**62)), "a target is out of range"),
-    "h NaN": (lambda h, t: (with_value(h, math.nan).requires_grad_(), t), "h has a NaN or an infinity"),
-    "h infinite": (lambda h, t: (with_value(h, math.inf).requires_grad_(), t), "h has a NaN or an infinity"),
+    "h NaN": (
+        lambda h, t: (with_value(h, math.nan).requires_grad_(), t),
+        "h has a NaN or an infinity",
+    ),
+    "h infinite": (
+        lambda h, t: (with_value(h, math.inf).requires_grad_(), t),
+        "h has a NaN or an infinity",
+    ),
 }
 
 
@@ -203,7 +262,9 @@ def take_steps(head: zloss.Head, steps: int) -> None:
 
 
 @every_head
-def test_bad_values_on_a_gpu_are_reported_within_a_few_steps(case: HeadCase, cuda: torch.device) -> None:
+def test_bad_values_on_a_gpu_are_reported_within_a_few_steps(
+    case: HeadCase, cuda: torch.device
+) -> None:
     head = trained(case, cuda)
     for name, (_, message) in BAD_VALUES.items():
         take_refused_batch(head, name)
@@ -215,7 +276,9 @@ def test_bad_values_on_a_gpu_are_reported_within_a_few_steps(case: HeadCase, cud
 
 
 @every_head
-def test_bad_values_on_a_gpu_are_reported_where_results_are_read(case: HeadCase, cuda: torch.device) -> None:
+def test_bad_values_on_a_gpu_are_reported_where_results_are_read(
+    case: HeadCase, cuda: torch.device
+) -> None:
     head = trained(case, cuda)
     for name, (_, message) in BAD_VALUES.items():
         take_refused_batch(head, name)

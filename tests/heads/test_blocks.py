@@ -41,7 +41,9 @@ def test_it_is_what_the_slow_code_says(shape: str, bias: bool, device: torch.dev
 def test_any_blocks(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=6))
     block = data.draw(st.lists(st.integers(0, len(sizes) - 1), max_size=8))
-    assert_equals_definition(problem(sizes, block, data.draw(st.integers(1, 5)), bias=data.draw(st.booleans())))
+    assert_equals_definition(
+        problem(sizes, block, data.draw(st.integers(1, 5)), bias=data.draw(st.booleans()))
+    )
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -77,7 +79,9 @@ def test_what_comes_back_for_padding_is_ignored(device: torch.device) -> None:
     scores, expected = p.scores("auto"), p.definition()
     upstream = torch.randn_like(expected)
     poisoned = torch.where(expected.isfinite(), upstream, torch.nan)
-    for grad, expected_grad in zip(p.gradients(scores, poisoned), p.gradients(expected, upstream), strict=True):
+    for grad, expected_grad in zip(
+        p.gradients(scores, poisoned), p.gradients(expected, upstream), strict=True
+    ):
         assert_close(grad, expected_grad)
 
 
@@ -90,7 +94,9 @@ def test_softmax_over_blocks_of_different_sizes_has_finite_gradients(device: tor
 @pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 2), (1, 2)])
 def test_each_gradient_alone(wanted: tuple[int, ...], device: torch.device) -> None:
     p = problem(*SHAPES["ragged"], device=device)
-    expected = p.gradients(p.definition().clamp_min(-1e9), torch.ones(7, 30, dtype=torch.float64, device=device))
+    expected = p.gradients(
+        p.definition().clamp_min(-1e9), torch.ones(7, 30, dtype=torch.float64, device=device)
+    )
     for index, x in enumerate(p.inputs):
         x.requires_grad_(index in wanted)
     p.scores("auto").backward(torch.ones(7, 30, dtype=torch.float64, device=device))
@@ -104,7 +110,9 @@ def test_gradients_of_an_expanded_upstream(device: torch.device) -> None:
     p = problem(*SHAPES["aligned"], device=device)
     scores, expected = p.scores("auto"), p.definition()
     one = torch.ones((), dtype=torch.float64, device=device).expand_as(scores)
-    for grad, expected_grad in zip(p.gradients(scores, one), p.gradients(expected, one), strict=True):
+    for grad, expected_grad in zip(
+        p.gradients(scores, one), p.gradients(expected, one), strict=True
+    ):
         assert_close(grad, expected_grad)
 
 
@@ -125,7 +133,11 @@ def test_dtypes_mix(h_dtype: torch.dtype, weight_dtype: torch.dtype, device: tor
     assert h.grad is not None
     assert weight.grad is not None
     assert bias.grad is not None
-    assert (h.grad.dtype, weight.grad.dtype, bias.grad.dtype) == (h_dtype, weight_dtype, weight_dtype)
+    assert (h.grad.dtype, weight.grad.dtype, bias.grad.dtype) == (
+        h_dtype,
+        weight_dtype,
+        weight_dtype,
+    )
     # Inputs rounded to the coarsest dtype, 8 bits: sums of 13 products of size one.
     torch.testing.assert_close(scores.double(), p.definition(), rtol=0.1, atol=0.15)
 
@@ -246,7 +258,10 @@ def test_memory_on_a_gpu(cuda: torch.device) -> None:
     rows, width = 1_000_000, 64
     weight = torch.randn(rows, width, requires_grad=True, device=cuda)
     blocks = RowBlocks([1000] * 1000, device=cuda)
-    h, block = torch.randn(10, width, device=cuda, requires_grad=True), torch.randint(1000, (10,), device=cuda)
+    h, block = (
+        torch.randn(10, width, device=cuda, requires_grad=True),
+        torch.randint(1000, (10,), device=cuda),
+    )
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     block_linear(h, weight, None, block, blocks).logsumexp(1).sum().backward()

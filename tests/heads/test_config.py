@@ -25,13 +25,17 @@ def build(device: torch.device | str = "cpu", **values: Any) -> Any:
 
 
 def batch(device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-    return torch.randn(6, HIDDEN, device=device), torch.tensor([0, 39, 7, 7, -100, 21], device=device)
+    return torch.randn(6, HIDDEN, device=device), torch.tensor(
+        [0, 39, 7, 7, -100, 21], device=device
+    )
 
 
 # ---- pairs -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("head", "loss"), [(h, loss) for h, loss in PAIRS if loss in HEADS[h].losses])
+@pytest.mark.parametrize(
+    ("head", "loss"), [(h, loss) for h, loss in PAIRS if loss in HEADS[h].losses]
+)
 def test_a_pair_that_works_takes_a_step(head: str, loss: str, device: torch.device) -> None:
     built = build(device, head=head, loss=loss)
     h, target = batch(device)
@@ -45,7 +49,9 @@ def test_a_pair_that_works_takes_a_step(head: str, loss: str, device: torch.devi
     assert (built.rank(h, target) == 0).tolist() == [False, False, False, False, True, False]
 
 
-@pytest.mark.parametrize(("head", "loss"), [(h, loss) for h, loss in PAIRS if loss not in HEADS[h].losses])
+@pytest.mark.parametrize(
+    ("head", "loss"), [(h, loss) for h, loss in PAIRS if loss not in HEADS[h].losses]
+)
 def test_a_pair_that_cannot_work_is_refused_with_the_reason(head: str, loss: str) -> None:
     with pytest.raises(ValueError, match=f"the {head} head cannot train {loss}: ") as refusal:
         zloss.HeadConfig(head=head, loss=loss)
@@ -103,7 +109,9 @@ def test_shape_device_and_dtype(name: str, device: torch.device) -> None:
     assert {parameter.device for parameter in head.parameters()} == {device}
 
 
-@pytest.mark.parametrize(("head", "loss"), [(h, loss) for h, loss in PAIRS if loss in HEADS[h].losses])
+@pytest.mark.parametrize(
+    ("head", "loss"), [(h, loss) for h, loss in PAIRS if loss in HEADS[h].losses]
+)
 def test_reduction_and_ignore_index_reach_the_loss(head: str, loss: str) -> None:
     h, target = batch()
     target = torch.where(target == -100, -1, target)
@@ -152,13 +160,21 @@ OPTIONS: list[tuple[str, str, str, object, Reader]] = [
     ("adaptive", "softmax", "head_bias", True, lambda head: head.softmax.head.bias is not None),
     ("sampled", "softmax", "bias", True, lambda head: head.linear.bias is not None),
     ("sampled", "softmax", "num_samples", 7, lambda head: head.num_samples),
-    ("sampled", "softmax", "remove_accidental_hits", False, lambda head: head.remove_accidental_hits),
+    (
+        "sampled",
+        "softmax",
+        "remove_accidental_hits",
+        False,
+        lambda head: head.remove_accidental_hits,
+    ),
     ("sampled", "nce", "num_samples", 7, lambda head: head.num_samples),
 ]
 
 
 @pytest.mark.parametrize(
-    ("head", "loss", "option", "value", "read"), OPTIONS, ids=[" ".join(option[:3]) for option in OPTIONS]
+    ("head", "loss", "option", "value", "read"),
+    OPTIONS,
+    ids=[" ".join(option[:3]) for option in OPTIONS],
 )
 def test_an_option_arrives(head: str, loss: str, option: str, value: Any, read: Reader) -> None:
     built = build(head=head, loss=loss, **{option: value})
@@ -174,10 +190,16 @@ def test_the_sampler_and_its_power_arrive() -> None:
 
 
 def test_every_option_is_tried() -> None:
-    tried = {(head, option) for head, _, option, _, _ in OPTIONS} | {("sampled", "sampler"), ("sampled", "power")}
+    tried = {(head, option) for head, _, option, _, _ in OPTIONS} | {
+        ("sampled", "sampler"),
+        ("sampled", "power"),
+    }
     of_heads = {(name, option) for name, kind in HEADS.items() for option in kind.options}
     of_losses = {
-        (name, option) for name, kind in HEADS.items() for loss in kind.losses for option in LOSSES[loss].options
+        (name, option)
+        for name, kind in HEADS.items()
+        for loss in kind.losses
+        for option in LOSSES[loss].options
     }
     assert (of_heads | of_losses) - tried == set(), "add a line to OPTIONS in this file"
 
@@ -209,12 +231,18 @@ def test_counts_change_nothing_elsewhere(name: str) -> None:
 
 @every_head_name
 def test_bad_counts_are_refused_where_they_matter(name: str) -> None:
-    for counts, message in ((torch.ones(CLASSES - 1), "one number per class"), (-torch.ones(CLASSES), ">= 0")):
+    for counts, message in (
+        (torch.ones(CLASSES - 1), "one number per class"),
+        (-torch.ones(CLASSES), ">= 0"),
+    ):
         if HEADS[name].takes_counts:
             with pytest.raises(ValueError, match=message):
                 zloss.HeadConfig(head=name).build(HIDDEN, CLASSES, counts=counts)
         else:
-            assert zloss.HeadConfig(head=name).build(HIDDEN, CLASSES, counts=counts).num_classes == CLASSES
+            assert (
+                zloss.HeadConfig(head=name).build(HIDDEN, CLASSES, counts=counts).num_classes
+                == CLASSES
+            )
 
 
 # ---- names that do not exist -----------------------------------------------------------------------------------------
@@ -223,7 +251,10 @@ def test_bad_counts_are_refused_where_they_matter(name: str) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"head": "factord"}, "unknown head: 'factord'; did you mean 'factored'? known: factored, gram, dense, "),
+        (
+            {"head": "factord"},
+            "unknown head: 'factord'; did you mean 'factored'? known: factored, gram, dense, ",
+        ),
         ({"head": "hierarchial"}, "did you mean 'hierarchical'?"),
         ({"head": "transformer"}, "unknown head: 'transformer'; known: factored, gram"),
         ({"head": None}, "unknown head: None; known: "),
@@ -234,15 +265,26 @@ def test_bad_counts_are_refused_where_they_matter(name: str) -> None:
             {"head": "sampled", "num_sample": 5},
             "unknown option of head 'sampled' with loss 'softmax': 'num_sample'; did you mean 'num_samples'?",
         ),
-        ({"eps": 0.1}, "unknown option of head 'factored' with loss 'z_loss': 'eps'; known: bias, max_condition, "),
-        ({"loss": "taylor_softmax", "a": 0.1}, "unknown option of head 'factored' with loss 'taylor_softmax': 'a'; "),
+        (
+            {"eps": 0.1},
+            "unknown option of head 'factored' with loss 'z_loss': 'eps'; known: bias, max_condition, ",
+        ),
+        (
+            {"loss": "taylor_softmax", "a": 0.1},
+            "unknown option of head 'factored' with loss 'taylor_softmax': 'a'; ",
+        ),
         ({"head": "adaptive", "bias": True}, "unknown option .* 'bias'; did you mean 'head_bias'?"),
         ({"lr": 0.1}, "unknown option of head 'factored' with loss 'z_loss': 'lr'"),
-        ({"options": {"a": 0.1}}, "unknown option of head 'factored' with loss 'z_loss': 'options'"),
+        (
+            {"options": {"a": 0.1}},
+            "unknown option of head 'factored' with loss 'z_loss': 'options'",
+        ),
         ({"reduction": "avg"}, "reduction must be one of none, mean, sum, got 'avg'"),
     ],
 )
-def test_a_name_that_does_not_exist_is_refused_with_the_nearest(values: dict[str, Any], message: str) -> None:
+def test_a_name_that_does_not_exist_is_refused_with_the_nearest(
+    values: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message.replace("?", r"\?")):
         zloss.HeadConfig.from_dict(values)
 
@@ -251,22 +293,40 @@ def test_a_name_that_does_not_exist_is_refused_with_the_nearest(values: dict[str
     ("values", "message"),
     [
         ({"a": 0.0}, "a must be a finite number > 0, got 0.0"),
-        ({"head": "dense", "loss": "z_softmax", "a": -1.0}, "a must be a finite number > 0, got -1.0"),
-        ({"head": "hierarchical", "clusters": 41}, "expected between 1 and 40 clusters, one per class, got 41"),
-        ({"head": "hierarchical", "clusters": 2.5}, "option clusters must be a whole number, got 2.5"),
+        (
+            {"head": "dense", "loss": "z_softmax", "a": -1.0},
+            "a must be a finite number > 0, got -1.0",
+        ),
+        (
+            {"head": "hierarchical", "clusters": 41},
+            "expected between 1 and 40 clusters, one per class, got 41",
+        ),
+        (
+            {"head": "hierarchical", "clusters": 2.5},
+            "option clusters must be a whole number, got 2.5",
+        ),
         ({"head": "adaptive", "cutoffs": [50]}, "cutoffs must be one or more integers"),
         ({"head": "sampled", "num_samples": 0}, "num_samples must be at least 1, got 0"),
-        ({"head": "sampled", "sampler": "zipf"}, "sampler must be one of log_uniform, unigram, uniform"),
+        (
+            {"head": "sampled", "sampler": "zipf"},
+            "sampler must be one of log_uniform, unigram, uniform",
+        ),
         ({"head": "dense", "softmax": "fast"}, "softmax must be one of logits, "),
     ],
 )
-def test_a_value_that_cannot_be_is_refused_by_whom_it_concerns(values: dict[str, Any], message: str) -> None:
+def test_a_value_that_cannot_be_is_refused_by_whom_it_concerns(
+    values: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         build(**values)
 
 
-@pytest.mark.parametrize(("classes", "softness"), [(100, 1.0), (10_000, 0.1), (200_000, 0.0224), (4_000_000, 0.005)])
-def test_the_softness_of_the_z_loss_is_relative_to_the_largest_z(classes: int, softness: float) -> None:
+@pytest.mark.parametrize(
+    ("classes", "softness"), [(100, 1.0), (10_000, 0.1), (200_000, 0.0224), (4_000_000, 0.005)]
+)
+def test_the_softness_of_the_z_loss_is_relative_to_the_largest_z(
+    classes: int, softness: float
+) -> None:
     config = zloss.HeadConfig(head="factored")
     assert config.loss_options(classes) == {"a": softness, "b": 10.0}
     built = config.build_loss(classes)
@@ -283,17 +343,23 @@ def test_no_classes_are_refused_in_words(head: str, classes: int) -> None:
 
 
 def test_a_loss_that_is_part_of_its_head_does_not_exist_on_its_own() -> None:
-    with pytest.raises(ValueError, match="nce does not exist on its own: it is part of the sampled head"):
+    with pytest.raises(
+        ValueError, match="nce does not exist on its own: it is part of the sampled head"
+    ):
         zloss.HeadConfig(head="sampled", loss="nce").build_loss(CLASSES)
 
 
 # ---- mappings --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("head", "loss"), [(h, loss) for h, loss in PAIRS if loss in HEADS[h].losses])
+@pytest.mark.parametrize(
+    ("head", "loss"), [(h, loss) for h, loss in PAIRS if loss in HEADS[h].losses]
+)
 def test_a_config_comes_back_from_its_mapping(head: str, loss: str) -> None:
     options = LOSSES[loss].starts(CLASSES)
-    config = zloss.HeadConfig(head=head, loss=loss, options=options, reduction="sum", ignore_index=-1)
+    config = zloss.HeadConfig(
+        head=head, loss=loss, options=options, reduction="sum", ignore_index=-1
+    )
     values = config.to_dict()
     assert values == {"head": head, "loss": loss, "reduction": "sum", "ignore_index": -1, **options}
     assert zloss.HeadConfig.from_dict(values) == config
@@ -304,7 +370,9 @@ def test_a_table_of_a_toml_file() -> None:
     """The example of the module."""
     table = tomllib.loads('[head]\nhead = "sampled"\nloss = "nce"\nnum_samples = 256\n')["head"]
     assert table == {"head": "sampled", "loss": "nce", "num_samples": 256}
-    head: Any = zloss.HeadConfig.from_dict(table).build(64, 10_000, counts=torch.arange(10_000, 0, -1))
+    head: Any = zloss.HeadConfig.from_dict(table).build(
+        64, 10_000, counts=torch.arange(10_000, 0, -1)
+    )
     assert (head.loss, head.num_samples, head.num_classes) == ("nce", 256, 10_000)
 
 
@@ -329,7 +397,10 @@ def test_a_config_builds_as_often_as_asked() -> None:
         ({"head": "dense", "bias": "False"}, "option bias must be true or false, got 'False'"),
         ({"a": "x"}, "option a must be a number, got 'x'"),
         ({"a": True}, "option a must be a number, got True"),
-        ({"head": "sampled", "num_samples": 1.5}, "option num_samples must be a whole number, got 1.5"),
+        (
+            {"head": "sampled", "num_samples": 1.5},
+            "option num_samples must be a whole number, got 1.5",
+        ),
         ({"head": "adaptive", "cutoffs": 3}, "option cutoffs must be a list, got 3"),
         ({"ignore_index": "none"}, "ignore_index must be a whole number, got 'none'"),
     ],
@@ -341,7 +412,11 @@ def test_values_of_the_wrong_kind_are_refused(table: dict[str, Any], message: st
 
 def test_none_leaves_an_option_to_its_default() -> None:
     config = zloss.HeadConfig.from_dict({"a": "none", "b": 3})
-    assert config == zloss.HeadConfig(options={"a": None, "b": 3}) == zloss.HeadConfig(options={"b": 3})
+    assert (
+        config
+        == zloss.HeadConfig(options={"a": None, "b": 3})
+        == zloss.HeadConfig(options={"b": 3})
+    )
     assert config.loss_options(10_000) == {"a": 0.1, "b": 3}
 
 

@@ -55,14 +55,18 @@ def test_every_public_head_is_registered() -> None:
 
 def test_every_pair_of_the_config_is_registered() -> None:
     pairs = {(name, loss) for name, kind in HEADS.items() for loss in kind.losses}
-    assert pairs - {(case.kind, case.loss) for case in CASES} == set(), "add rows to CASES in tests/heads/registry.py"
+    assert pairs - {(case.kind, case.loss) for case in CASES} == set(), (
+        "add rows to CASES in tests/heads/registry.py"
+    )
 
 
 def test_a_head_that_was_forgotten_is_seen() -> None:
     class Forgotten(zloss.DenseOutput):
         """A head that no case makes."""
 
-    assert unregistered([Forgotten, zloss.DenseOutput, zloss.Head, zloss.FactoredLinear, "a string"]) == ["Forgotten"]
+    assert unregistered(
+        [Forgotten, zloss.DenseOutput, zloss.Head, zloss.FactoredLinear, "a string"]
+    ) == ["Forgotten"]
 
 
 def test_names_tell_the_cases_apart() -> None:
@@ -89,7 +93,9 @@ def test_a_definition_here_is_that_of_the_losses(name: str) -> None:
     (definition,) = [case.definition for case in LOSS_CASES if case.name == NAMES_OF_LOSSES[name]]
     logits, index = torch.randn(6, 9, dtype=torch.float64), torch.tensor([0, 3, 8, 3, 1, 2])
     loops = [definition(row, c) for row, c in zip(logits.tolist(), index.tolist(), strict=True)]
-    assert_close(LOGIT_LOSSES[name].definition(logits, index), torch.tensor(loops, dtype=torch.float64))
+    assert_close(
+        LOGIT_LOSSES[name].definition(logits, index), torch.tensor(loops, dtype=torch.float64)
+    )
 
 
 @every_head
@@ -114,7 +120,9 @@ def test_row_sparse_gradients_are_sparse(case: HeadCase, device: torch.device) -
 def test_other_gradients_are_not(case: HeadCase, device: torch.device) -> None:
     head = case.made(device)
     seeded(head, *good_batch(head)).backward()
-    assert all(parameter.grad is None or not parameter.grad.is_sparse for parameter in head.parameters())
+    assert all(
+        parameter.grad is None or not parameter.grad.is_sparse for parameter in head.parameters()
+    )
 
 
 # ---- training --------------------------------------------------------------------------------------------------------
@@ -139,7 +147,9 @@ def assert_is_its_definition(
     before, weights = case.weights(head), leaves(case.weights(head))
     rows = seeded(per_example, case, weights, h, target, ignored)
     expected = reduced(rows if weight is None else rows * weight, target, reduction, ignored)
-    upstream = torch.linspace(-1, 2, expected.numel(), dtype=torch.float64, device=device).reshape(expected.shape)
+    upstream = torch.linspace(-1, 2, expected.numel(), dtype=torch.float64, device=device).reshape(
+        expected.shape
+    )
     grads = gradients((expected * upstream).sum(), {"h": h, **weights})
 
     value = seeded(head, h, target, **({} if weight is None else {"weight": weight}))
@@ -160,7 +170,9 @@ def test_loss_gradients_and_step(case: HeadCase, name: str, device: torch.device
     if not case.is_ours and name not in FOREIGN_LOSSES_TAKE:
         pytest.skip("a loss of torch: one target per example, and NaN for the mean of none")
     for reduction in REDUCTIONS:
-        assert_is_its_definition(case, case.made(device, reduction=reduction), BATCHES[name], reduction)
+        assert_is_its_definition(
+            case, case.made(device, reduction=reduction), BATCHES[name], reduction
+        )
 
 
 @every_head_of_ours
@@ -189,14 +201,20 @@ def test_row_weights_of_ignored_rows_do_not_matter(case: HeadCase, device: torch
 def test_another_ignore_index(case: HeadCase, device: torch.device) -> None:
     """Which may even be a class: it is no target then."""
     for ignored in (-1, 0, 11, CLASSES, 10**6):
-        target = torch.where(BATCHES["some rows ignored"] == IGNORED, ignored, BATCHES["some rows ignored"])
+        target = torch.where(
+            BATCHES["some rows ignored"] == IGNORED, ignored, BATCHES["some rows ignored"]
+        )
         head = case.made(device, ignore_index=ignored)
-        assert (head.rank(hidden(device=device), target.to(device)) == 0).tolist() == (target == ignored).tolist()
+        assert (head.rank(hidden(device=device), target.to(device)) == 0).tolist() == (
+            target == ignored
+        ).tolist()
         assert_is_its_definition(case, head, target, "mean", ignored=ignored)
 
 
 @every_head
-def test_the_default_ignore_index_is_no_class_under_another(case: HeadCase, device: torch.device) -> None:
+def test_the_default_ignore_index_is_no_class_under_another(
+    case: HeadCase, device: torch.device
+) -> None:
     if device.type == "cuda":
         pytest.skip("values are reported later on a GPU: see the tests of bad batches there")
     head = case.made(device, ignore_index=-1)
@@ -241,7 +259,9 @@ def test_a_foreign_loss_says_what_it_cannot_do(case: HeadCase, device: torch.dev
     head = case.made(device)
     h, target = good_batch(head)
     for options in ({"weight": torch.ones(ROWS, device=device)}, {}):
-        with pytest.raises(ValueError, match="CrossEntropyLoss is not of this library: it takes one target per"):
+        with pytest.raises(
+            ValueError, match="CrossEntropyLoss is not of this library: it takes one target per"
+        ):
             head(h, target if options else spread(ROWS, 2).to(device), **options)
     assert not has_gradient(head)
 
@@ -273,10 +293,14 @@ def curvature(loss: Callable[[Tensor], Tensor], h: Tensor) -> Tensor | None:
 @every_head
 def test_second_derivatives_are_right_or_refused(case: HeadCase, device: torch.device) -> None:
     if " by " in case.name:
-        pytest.skip("a softmax of others, torch's own among them, may have second derivatives of zero")
+        pytest.skip(
+            "a softmax of others, torch's own among them, may have second derivatives of zero"
+        )
     head = case.made(device)
     weights, (h, target) = case.weights(head), good_batch(head)
-    expected = curvature(lambda h: reduced(seeded(per_example, case, weights, h, target), target, "mean"), h)
+    expected = curvature(
+        lambda h: reduced(seeded(per_example, case, weights, h, target), target, "mean"), h
+    )
     found = curvature(lambda h: seeded(head, h, target), h)
     if found is not None:
         assert_close(found, expected)
@@ -388,7 +412,9 @@ def test_each_parameter_may_be_trained_alone(case: HeadCase, device: torch.devic
 
 @pytest.mark.parametrize("max_norm", [1e-3, 1e3])
 @every_head
-def test_clipping_is_that_of_the_dense_gradient(case: HeadCase, max_norm: float, device: torch.device) -> None:
+def test_clipping_is_that_of_the_dense_gradient(
+    case: HeadCase, max_norm: float, device: torch.device
+) -> None:
     head, target = case.made(device), BATCHES["repeated"].to(device)
     h = hidden(device=device)
     before, (_, _, grads) = case.weights(head), by_definition(case, head, h, target)

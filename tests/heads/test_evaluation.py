@@ -20,7 +20,14 @@ from tests.heads.batches import (
     spread,
     step,
 )
-from tests.heads.registry import CLASSES, HIDDEN, HeadCase, every_head, every_other_head, every_probability_model
+from tests.heads.registry import (
+    CLASSES,
+    HIDDEN,
+    HeadCase,
+    every_head,
+    every_other_head,
+    every_probability_model,
+)
 
 BLOCK_SIZES = [1, 7, None]
 
@@ -124,7 +131,9 @@ def test_what_all_scores_of_a_row_share_costs_no_digits(device: torch.device) ->
     h, target = torch.randn(ROWS, HIDDEN, device=device), spread(ROWS).to(device)
     expected = layer.rank(h, target)
     layer.omega.data.fill_(1e7)  # beside which float32 would lose all scores
-    assert torch.equal(zloss.SphericalOutput(layer, zloss.ZLoss(a=0.1, b=10)).rank(h, target), expected)
+    assert torch.equal(
+        zloss.SphericalOutput(layer, zloss.ZLoss(a=0.1, b=10)).rank(h, target), expected
+    )
 
 
 @every_head
@@ -169,15 +178,24 @@ def test_target_log_prob_and_perplexity(case: HeadCase, device: torch.device) ->
         assert head.perplexity(h, target) == pytest.approx(perplexity, rel=1e-10)
 
 
-def test_perplexity_of_targets_that_share_their_bits_with_the_ignored_one(device: torch.device) -> None:
+def test_perplexity_of_targets_that_share_their_bits_with_the_ignored_one(
+    device: torch.device,
+) -> None:
     head = zloss.DenseOutput(HIDDEN, 200, device=device)
-    h, target = torch.randn(2, HIDDEN, device=device), torch.tensor([156, 3], device=device)  # 156 = -100 + 256
+    h, target = (
+        torch.randn(2, HIDDEN, device=device),
+        torch.tensor([156, 3], device=device),
+    )  # 156 = -100 + 256
     assert head.perplexity(h, target.to(torch.uint8)) == head.perplexity(h, target)
 
 
 @every_probability_model
 def test_perplexity_in_two_halves(case: HeadCase, device: torch.device) -> None:
-    head, h, target = case.made(device), hidden(device=device), BATCHES["some rows ignored"].to(device)
+    head, h, target = (
+        case.made(device),
+        hidden(device=device),
+        BATCHES["some rows ignored"].to(device),
+    )
     metric = zloss.Perplexity()
     for part in (slice(0, 5), slice(5, None)):  # of different numbers of targets
         metric.update(head.target_log_prob(h[part], target[part]), counted=target[part] != IGNORED)
@@ -187,7 +205,9 @@ def test_perplexity_in_two_halves(case: HeadCase, device: torch.device) -> None:
 @every_probability_model
 def test_perplexity_needs_a_target(case: HeadCase, device: torch.device) -> None:
     with pytest.raises(ValueError, match="no targets yet"):
-        case.made(device).perplexity(hidden(device=device), torch.full((ROWS,), IGNORED, device=device))
+        case.made(device).perplexity(
+            hidden(device=device), torch.full((ROWS,), IGNORED, device=device)
+        )
 
 
 @every_other_head
@@ -200,5 +220,7 @@ def test_no_probabilities_where_there_is_no_model(case: HeadCase, device: torch.
         lambda: head.perplexity(h, target),
     ]
     for call in calls:
-        with pytest.raises(ValueError, match="is not a probability model: it ranks classes and gives them no prob"):
+        with pytest.raises(
+            ValueError, match="is not a probability model: it ranks classes and gives them no prob"
+        ):
             call()

@@ -23,7 +23,9 @@ HIDDEN, IGNORED = 6, -100
 assert_close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
 
 
-def make_head(num_classes: int, *, dtype: torch.dtype = torch.float64, **options: Any) -> HierarchicalSoftmax:
+def make_head(
+    num_classes: int, *, dtype: torch.dtype = torch.float64, **options: Any
+) -> HierarchicalSoftmax:
     """Weights large enough that probabilities differ."""
     head = HierarchicalSoftmax(HIDDEN, num_classes, dtype=dtype, **options)
     with torch.no_grad():
@@ -36,11 +38,15 @@ def families(clustering: Clustering) -> list[Tensor]:
     return list(clustering.order.split(clustering.sizes))
 
 
-def assert_is_its_definition(head: HierarchicalSoftmax, clustering: Clustering, rows: int = 5) -> None:
+def assert_is_its_definition(
+    head: HierarchicalSoftmax, clustering: Clustering, rows: int = 5
+) -> None:
     """Probabilities of all classes, each class as a target, and the gradients of all of them together."""
     num_classes = head.num_classes
     h = torch.randn(rows, HIDDEN, dtype=torch.float64, device=head.members.device)
-    weights = {name: parameter.detach().requires_grad_() for name, parameter in head.named_parameters()}
+    weights = {
+        name: parameter.detach().requires_grad_() for name, parameter in head.named_parameters()
+    }
     expected = hierarchical_log_prob(families(clustering), weights, h)
     log_prob = head.log_prob(h)
     assert_close(log_prob, expected.detach())
@@ -62,7 +68,19 @@ def assert_is_its_definition(head: HierarchicalSoftmax, clustering: Clustering, 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(
     ("num_classes", "num_clusters"),
-    [(2, None), (2, 1), (2, 2), (3, None), (10, None), (10, 7), (49, None), (53, None), (53, 52), (60, 1), (60, 60)],
+    [
+        (2, None),
+        (2, 1),
+        (2, 2),
+        (3, None),
+        (10, None),
+        (10, 7),
+        (49, None),
+        (53, None),
+        (53, 52),
+        (60, 1),
+        (60, 60),
+    ],
 )
 def test_any_number_of_classes_and_clusters(
     num_classes: int, num_clusters: int | None, bias: bool, device: torch.device
@@ -76,12 +94,17 @@ def test_any_number_of_classes_and_clusters(
 def test_any_labels(labels: list[int], bias: bool) -> None:
     """Clusters of any size, and the classes of a cluster anywhere."""
     clustering = Clustering.by_labels(torch.tensor(labels))
-    assert_is_its_definition(make_head(len(labels), clusters=clustering, bias=bias), clustering, rows=2)
+    assert_is_its_definition(
+        make_head(len(labels), clusters=clustering, bias=bias), clustering, rows=2
+    )
 
 
 def test_one_cluster_is_a_plain_softmax(device: torch.device) -> None:
     head = make_head(20, clusters=1, device=device)
-    h, target = torch.randn(7, HIDDEN, dtype=torch.float64, device=device), torch.arange(7, device=device)
+    h, target = (
+        torch.randn(7, HIDDEN, dtype=torch.float64, device=device),
+        torch.arange(7, device=device),
+    )
     loss = head(h, target)
     assert_close(loss, nn.functional.cross_entropy(h @ head.members.T, target))
     loss.backward()
@@ -91,7 +114,10 @@ def test_one_cluster_is_a_plain_softmax(device: torch.device) -> None:
 
 def test_a_cluster_for_each_class_is_a_plain_softmax(device: torch.device) -> None:
     head = make_head(20, clusters=20, device=device)
-    h, target = torch.randn(7, HIDDEN, dtype=torch.float64, device=device), torch.arange(7, device=device)
+    h, target = (
+        torch.randn(7, HIDDEN, dtype=torch.float64, device=device),
+        torch.arange(7, device=device),
+    )
     loss = head(h, target)
     assert_close(loss, nn.functional.cross_entropy(head.clusters(h), target))
     loss.backward()
@@ -178,7 +204,8 @@ def test_ignored_rows_touch_nothing(device: torch.device) -> None:
     head = make_head(60, device=device)
     state = {name: tensor.clone() for name, tensor in head.state_dict().items()}
     head(
-        torch.randn(4, HIDDEN, dtype=torch.float64, device=device), torch.full((4,), IGNORED, device=device)
+        torch.randn(4, HIDDEN, dtype=torch.float64, device=device),
+        torch.full((4,), IGNORED, device=device),
     ).backward()
     head.sgd(1.0).step()
     assert all(torch.equal(tensor, state[name]) for name, tensor in head.state_dict().items())
@@ -186,7 +213,9 @@ def test_ignored_rows_touch_nothing(device: torch.device) -> None:
 
 def test_a_gradient_has_the_rows_of_the_targets_clusters() -> None:
     head = make_head(1000)
-    head(torch.randn(5, HIDDEN, dtype=torch.float64), torch.tensor([0, 5, 31, 500, IGNORED])).backward()
+    head(
+        torch.randn(5, HIDDEN, dtype=torch.float64), torch.tensor([0, 5, 31, 500, IGNORED])
+    ).backward()
     grad = head.members.grad
     assert grad is not None
     assert grad.layout == torch.sparse_coo
@@ -207,7 +236,9 @@ def test_a_step_holds_nothing_of_the_size_of_the_weights() -> None:
     num_classes, width = 10_000, 8
     largest = largest_tensor_of_a_step(HierarchicalSoftmax(width, num_classes, bias=True))
     assert 100 * width <= largest <= 4 * 100 * width, "rows of at most four clusters of 100"
-    assert largest_tensor_of_a_step(zloss.DenseOutput(width, num_classes)) >= num_classes * width, "the watch sees it"
+    assert largest_tensor_of_a_step(zloss.DenseOutput(width, num_classes)) >= num_classes * width, (
+        "the watch sees it"
+    )
 
 
 # ---- clusters --------------------------------------------------------------------------------------------------------
@@ -224,7 +255,9 @@ def test_equal_clusters_about_the_root_of_the_classes(num_classes: int) -> None:
 
 def test_by_frequency() -> None:
     clustering = Clustering.by_frequency(torch.tensor([5, 80, 5, 1, 7, 80]), 2)
-    assert clustering.order.tolist() == [1, 5, 4, 0, 2, 3], "equally frequent ones in the order of their numbers"
+    assert clustering.order.tolist() == [1, 5, 4, 0, 2, 3], (
+        "equally frequent ones in the order of their numbers"
+    )
     assert clustering.sizes == [3, 3]
 
 
@@ -276,7 +309,9 @@ def test_heads_with_one_clustering_have_an_order_each() -> None:
     assert torch.equal(first(h, target), shuffled(h, target))
     assert torch.equal(second(h, target), before)
     assert torch.equal(clustering.order, torch.arange(30))
-    save(nn.ModuleList([first, second]).state_dict())  # which refuses tensors that share their memory
+    save(
+        nn.ModuleList([first, second]).state_dict()
+    )  # which refuses tensors that share their memory
 
 
 # ---- checkpoints -----------------------------------------------------------------------------------------------------
@@ -310,8 +345,12 @@ def test_a_checkpoint_within_a_model() -> None:
     with pytest.raises(ValueError, match="have other sizes"):
         nn.Sequential(nn.Linear(3, HIDDEN), make_head(30, clusters=4)).load_state_dict(state)
     with pytest.raises(RuntimeError, match=r'Missing key\(s\) in state_dict: "1.blocks.offsets"'):
-        model.load_state_dict({name: tensor for name, tensor in state.items() if name != "1.blocks.offsets"})
-    model.load_state_dict({name: tensor for name, tensor in state.items() if name != "1.blocks.offsets"}, strict=False)
+        model.load_state_dict(
+            {name: tensor for name, tensor in state.items() if name != "1.blocks.offsets"}
+        )
+    model.load_state_dict(
+        {name: tensor for name, tensor in state.items() if name != "1.blocks.offsets"}, strict=False
+    )
 
 
 # ---- bad input -------------------------------------------------------------------------------------------------------
@@ -321,27 +360,77 @@ def test_a_checkpoint_within_a_model() -> None:
     ("make", "arguments", "message"),
     [
         (Clustering.in_order, (10, 0), "expected between 1 and 10 clusters, one per class, got 0"),
-        (Clustering.in_order, (10, 11), "expected between 1 and 10 clusters, one per class, got 11"),
-        (Clustering.in_order, (10, "three"), "expected between 1 and 10 clusters, one per class, got three"),
-        (Clustering.shuffled, (10, -2), "expected between 1 and 10 clusters, one per class, got -2"),
-        (Clustering.by_frequency, ([3, 4],), "counts must be a tensor with one number per class.*got list"),
-        (Clustering.by_frequency, (3,), "counts must be a tensor with one number per class.*got int"),
-        (Clustering.by_frequency, (torch.ones(2, 2),), r"one number per class, shape \(4,\), got \(2, 2\)"),
-        (Clustering.by_frequency, (torch.tensor([1.0, math.nan]),), "counts must be finite numbers >= 0"),
+        (
+            Clustering.in_order,
+            (10, 11),
+            "expected between 1 and 10 clusters, one per class, got 11",
+        ),
+        (
+            Clustering.in_order,
+            (10, "three"),
+            "expected between 1 and 10 clusters, one per class, got three",
+        ),
+        (
+            Clustering.shuffled,
+            (10, -2),
+            "expected between 1 and 10 clusters, one per class, got -2",
+        ),
+        (
+            Clustering.by_frequency,
+            ([3, 4],),
+            "counts must be a tensor with one number per class.*got list",
+        ),
+        (
+            Clustering.by_frequency,
+            (3,),
+            "counts must be a tensor with one number per class.*got int",
+        ),
+        (
+            Clustering.by_frequency,
+            (torch.ones(2, 2),),
+            r"one number per class, shape \(4,\), got \(2, 2\)",
+        ),
+        (
+            Clustering.by_frequency,
+            (torch.tensor([1.0, math.nan]),),
+            "counts must be finite numbers >= 0",
+        ),
         (Clustering.by_frequency, (torch.tensor([1, -1]),), "counts must be finite numbers >= 0"),
-        (Clustering.by_labels, ([1, 2],), "labels must be a one-dimensional tensor of integers, one per class"),
-        (Clustering.by_labels, (torch.ones(3),), "labels must be a one-dimensional tensor of integers"),
-        (Clustering.by_labels, (torch.ones(3, 1).long(),), "labels must be a one-dimensional tensor of integers"),
-        (Clustering, ([1, 0], [2]), "order must be a one-dimensional int64 tensor of classes, got list"),
+        (
+            Clustering.by_labels,
+            ([1, 2],),
+            "labels must be a one-dimensional tensor of integers, one per class",
+        ),
+        (
+            Clustering.by_labels,
+            (torch.ones(3),),
+            "labels must be a one-dimensional tensor of integers",
+        ),
+        (
+            Clustering.by_labels,
+            (torch.ones(3, 1).long(),),
+            "labels must be a one-dimensional tensor of integers",
+        ),
+        (
+            Clustering,
+            ([1, 0], [2]),
+            "order must be a one-dimensional int64 tensor of classes, got list",
+        ),
         (Clustering, (torch.ones(2), [2]), r"order must be .* got torch\.float32 \(2,\)"),
         (Clustering, (torch.tensor([0, 0, 1]), [3]), "order must have each class from 0 to 2 once"),
         (Clustering, (torch.tensor([0, 1, 3]), [3]), "order must have each class from 0 to 2 once"),
-        (Clustering, (torch.arange(5), [2, 2]), "add up to the 5 classes, got 2 of them .* the sum 4"),
+        (
+            Clustering,
+            (torch.arange(5), [2, 2]),
+            "add up to the 5 classes, got 2 of them .* the sum 4",
+        ),
         (Clustering, (torch.arange(5), [5, 0]), "at least 1 each .* the smallest 0"),
         (Clustering, (torch.arange(0), []), "at least 1 each"),
     ],
 )
-def test_bad_clusterings(make: Callable[..., Clustering], arguments: tuple[Any, ...], message: str) -> None:
+def test_bad_clusterings(
+    make: Callable[..., Clustering], arguments: tuple[Any, ...], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         make(*arguments)
 
@@ -350,8 +439,14 @@ def test_bad_clusterings(make: Callable[..., Clustering], arguments: tuple[Any, 
     ("options", "message"),
     [
         ({"clusters": Clustering.in_order(9)}, "the Clustering has 9 classes, the head 10"),
-        ({"clusters": Clustering.in_order(10), "counts": torch.ones(10)}, "give counts or a Clustering, not both"),
-        ({"counts": torch.ones(9)}, r"counts must be a tensor with one number per class, shape \(10,\), got \(9,\)"),
+        (
+            {"clusters": Clustering.in_order(10), "counts": torch.ones(10)},
+            "give counts or a Clustering, not both",
+        ),
+        (
+            {"counts": torch.ones(9)},
+            r"counts must be a tensor with one number per class, shape \(10,\), got \(9,\)",
+        ),
         ({"counts": 3}, "counts must be a tensor with one number per class.*got int"),
         ({"counts": -torch.ones(10)}, "counts must be finite numbers >= 0"),
         ({"clusters": 11}, "expected between 1 and 10 clusters"),
@@ -365,12 +460,16 @@ def test_bad_constructions(options: dict[str, Any], message: str) -> None:
 
 def test_an_implementation_that_does_not_exist_is_refused() -> None:
     head = make_head(10, implementation="cuda")
-    with pytest.raises(ValueError, match="implementation must be auto, torch or triton, got 'cuda'"):
+    with pytest.raises(
+        ValueError, match="implementation must be auto, torch or triton, got 'cuda'"
+    ):
         head(torch.randn(2, HIDDEN, dtype=torch.float64), torch.tensor([1, 2]))
 
 
 @pytest.mark.parametrize("has_triton", [True, False])
-def test_who_waits_for_the_device_is_not_captured(has_triton: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_for_the_device_is_not_captured(
+    has_triton: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Torch multiplies block by block, and has to learn which."""
     monkeypatch.setattr("zloss.kernels.available", lambda: has_triton)
     found = {

@@ -16,7 +16,11 @@ from tests.layers.twins import relative_error
 from zloss.heads.sampled import SampledSoftmax
 from zloss.heads.samplers import Sampler, UniformSampler, UnigramSampler
 
-HIDDEN, CLASSES, SAMPLES = 5, 12, 20  # more samples than classes: there are repeated draws, and targets among them
+HIDDEN, CLASSES, SAMPLES = (
+    5,
+    12,
+    20,
+)  # more samples than classes: there are repeated draws, and targets among them
 COUNTS = torch.arange(CLASSES) * 5 % 7 + 1
 SEED = 11
 
@@ -36,7 +40,9 @@ every_loss = pytest.mark.parametrize("loss", ["softmax", "nce"])
 
 ONE_TARGET = torch.tensor([3, 0, -100, 3, 11, 0, 7])
 # A class twice in a row of targets, targets ignored in part and altogether.
-THREE_TARGETS = torch.tensor([[3, 1, 2], [0, 0, 5], [-100] * 3, [3, -100, 0], [11, -100, -100], [2, 4, 2], [1, 1, 1]])
+THREE_TARGETS = torch.tensor(
+    [[3, 1, 2], [0, 0, 5], [-100] * 3, [3, -100, 0], [11, -100, -100], [2, 4, 2], [1, 1, 1]]
+)
 TARGETS = {"K=1": ONE_TARGET, "K=3": THREE_TARGETS}
 every_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.keys())
 
@@ -95,13 +101,17 @@ def slow_losses(head: SampledSoftmax, h: Tensor, target: Tensor, sampler: str) -
     rows = []
     for row, classes in zip(logits, target.reshape(len(h), -1).tolist(), strict=True):
         losses = [
-            slow_loss(row, t, draws, sampler, head.loss, head.remove_accidental_hits) for t in classes if t != -100
+            slow_loss(row, t, draws, sampler, head.loss, head.remove_accidental_hits)
+            for t in classes
+            if t != -100
         ]
         rows.append(torch.stack(losses).mean() if losses else row.new_zeros(()))
     return torch.stack(rows)
 
 
-def slow_reduction(per_example: Tensor, target: Tensor, reduction: str, weight: Tensor | None) -> Tensor:
+def slow_reduction(
+    per_example: Tensor, target: Tensor, reduction: str, weight: Tensor | None
+) -> Tensor:
     if weight is not None:
         per_example = per_example * weight
     if reduction == "none":
@@ -178,13 +188,17 @@ def test_gradient_of_the_bias_alone(loss: str) -> None:
     assert head.linear.bias.grad is not None
     grad = head.linear.bias.grad.to_dense()
     head.zero_grad()
-    slow_reduction(slow_losses(head, h.detach(), target, "log_uniform"), target, "mean", None).backward()
+    slow_reduction(
+        slow_losses(head, h.detach(), target, "log_uniform"), target, "mean", None
+    ).backward()
     assert relative_error(grad, head.linear.bias.grad) < 1e-12
 
 
 @every_loss
 @every_target
-def test_ignored_examples_count_for_nothing(loss: str, target: Tensor, device: torch.device) -> None:
+def test_ignored_examples_count_for_nothing(
+    loss: str, target: Tensor, device: torch.device
+) -> None:
     head = make_head(device, loss=loss, bias=True, reduction="none")
     h, target = make_batch(target, device)
     value = head(h, target)
@@ -326,7 +340,9 @@ def test_wrong_normalizers_are_not(wrong: Callable[..., SampledSoftmax]) -> None
 
 
 def test_the_bias_of_the_gradient_falls_as_one_over_the_number_of_samples() -> None:
-    bias = {num_samples: gradient_bias(SampledSoftmax, num_samples) for num_samples in (4, 8, 16, 32)}
+    bias = {
+        num_samples: gradient_bias(SampledSoftmax, num_samples) for num_samples in (4, 8, 16, 32)
+    }
     # bias = c / S + O(1 / S^2), from the second term of the expansion of the logarithm: doubling S halves it, the more
     # exactly the larger S is.
     assert 1.6 < bias[4] / bias[8] < 2.4
@@ -344,7 +360,9 @@ def test_the_bias_of_wrong_gradients_does_not(wrong: Callable[..., SampledSoftma
 
 @every_sampler
 @every_target
-def test_with_many_samples_a_single_gradient_is_that_of_the_softmax(sampler: str, target: Tensor) -> None:
+def test_with_many_samples_a_single_gradient_is_that_of_the_softmax(
+    sampler: str, target: Tensor
+) -> None:
     head = make_head(num_samples=100_000, bias=True, **SAMPLER_OPTIONS[sampler])
     h, target = make_batch(target)
     value = head(h, target)
@@ -352,7 +370,10 @@ def test_with_many_samples_a_single_gradient_is_that_of_the_softmax(sampler: str
     grads = gradients(head, h)
     valid = target.reshape(len(h), -1) != -100
     log_p = head.linear(h).log_softmax(1).gather(1, target.reshape(len(h), -1).clamp_min(0))
-    expected = -(torch.where(valid, log_p, 0).sum(1) / valid.sum(1).clamp_min(1)).sum() / valid.any(1).sum()
+    expected = (
+        -(torch.where(valid, log_p, 0).sum(1) / valid.sum(1).clamp_min(1)).sum()
+        / valid.any(1).sum()
+    )
     expected.backward()
     # A class is drawn some 3,000 times or more, give or take 55: two per cent, and all errors are shares of that.
     assert relative_error(value, expected) < 0.05
@@ -365,7 +386,9 @@ def test_with_many_samples_a_single_gradient_is_that_of_the_softmax(sampler: str
 
 @every_target
 @every_loss
-def test_the_gradient_has_the_rows_of_targets_and_draws(loss: str, target: Tensor, device: torch.device) -> None:
+def test_the_gradient_has_the_rows_of_targets_and_draws(
+    loss: str, target: Tensor, device: torch.device
+) -> None:
     head = make_head(device, loss=loss, bias=True, num_samples=3)
     h, target = make_batch(target, device)
     head(h, target).backward()
@@ -383,7 +406,11 @@ def test_a_step_changes_those_rows_as_the_dense_step_would(loss: str, device: to
     optimizer = head.sgd(0.7)
     for _ in range(2):  # gradients add up
         head(h, target).backward()
-    dense = [parameter.grad.to_dense().clone() for parameter in head.parameters() if parameter.grad is not None]
+    dense = [
+        parameter.grad.to_dense().clone()
+        for parameter in head.parameters()
+        if parameter.grad is not None
+    ]
     optimizer.step()
     # Two steps' worth of draws; the ignored target stands at class 0, where its gradient is 0.
     again = Generator(device).manual_seed(SEED)
@@ -427,7 +454,9 @@ def test_many_targets_do_not_multiply_the_memory() -> None:
 
 @every_loss
 @every_target
-def test_half_precision_of_the_products_only(loss: str, target: Tensor, device: torch.device) -> None:
+def test_half_precision_of_the_products_only(
+    loss: str, target: Tensor, device: torch.device
+) -> None:
     head = make_head(device, loss=loss, bias=True, dtype=torch.float32)
     h, target = make_batch(target, device)
     h = h.detach().float()
@@ -439,17 +468,24 @@ def test_half_precision_of_the_products_only(loss: str, target: Tensor, device: 
     # Activations up to 8 with 8 bits are good to 0.02, those of the inputs included; the loss follows them.
     torch.testing.assert_close(value, exact, rtol=0.02, atol=0.03)
     value.backward()
-    assert all(parameter.grad is not None and parameter.grad.dtype == torch.float32 for parameter in head.parameters())
+    assert all(
+        parameter.grad is not None and parameter.grad.dtype == torch.float32
+        for parameter in head.parameters()
+    )
 
 
 @every_loss
 def test_a_layer_in_half_precision(loss: str, device: torch.device) -> None:
-    head = make_head(device, loss=loss, bias=True, sampler="unigram", counts=COUNTS, dtype=torch.float32)
+    head = make_head(
+        device, loss=loss, bias=True, sampler="unigram", counts=COUNTS, dtype=torch.float32
+    )
     half = copy.deepcopy(head).to(torch.bfloat16)
     h, target = make_batch(THREE_TARGETS, device)
     half.generator = Generator(device).manual_seed(SEED)
     # As above, with weights and biases rounded too.
-    torch.testing.assert_close(half(h.bfloat16(), target), head(h.float(), target), rtol=0.04, atol=0.05)
+    torch.testing.assert_close(
+        half(h.bfloat16(), target), head(h.float(), target), rtol=0.04, atol=0.05
+    )
 
 
 @every_loss
@@ -478,7 +514,9 @@ def make_problem(num_classes: int, hidden: int) -> Callable[[int], tuple[Tensor,
     return batch
 
 
-def train(head: nn.Module, batch: Callable[[int], tuple[Tensor, Tensor]], optimizer: torch.optim.Optimizer) -> None:
+def train(
+    head: nn.Module, batch: Callable[[int], tuple[Tensor, Tensor]], optimizer: torch.optim.Optimizer
+) -> None:
     for _ in range(1000):
         optimizer.zero_grad()
         head(*batch(100)).backward()
@@ -539,7 +577,9 @@ def test_draws_come_from_the_global_generator_unless_one_is_given() -> None:
 
 def test_the_state_dict_brings_the_sampler_along() -> None:
     head = make_head(sampler="unigram", counts=COUNTS)
-    other = make_head(sampler="unigram", counts=torch.ones(CLASSES), generator=Generator().manual_seed(SEED))
+    other = make_head(
+        sampler="unigram", counts=torch.ones(CLASSES), generator=Generator().manual_seed(SEED)
+    )
     other.load_state_dict(head.state_dict())
     h, target = make_batch(ONE_TARGET)
     twin = copy.deepcopy(head)
@@ -557,15 +597,33 @@ def test_evaluation_is_that_of_the_full_softmax(device: torch.device) -> None:
 
 BAD_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "no samples": ({"num_samples": 0}, "num_samples must be at least 1, got 0"),
-    "unknown sampler": ({"sampler": "zipf"}, "one of log_uniform, unigram, uniform or a Sampler, got 'zipf'"),
+    "unknown sampler": (
+        {"sampler": "zipf"},
+        "one of log_uniform, unigram, uniform or a Sampler, got 'zipf'",
+    ),
     "unknown loss": ({"loss": "hinge"}, "loss must be one of softmax, nce, got 'hinge'"),
-    "unknown reduction": ({"reduction": "average"}, "reduction must be one of none, mean, sum, got 'average'"),
+    "unknown reduction": (
+        {"reduction": "average"},
+        "reduction must be one of none, mean, sum, got 'average'",
+    ),
     "counts missing": ({"sampler": "unigram"}, '"unigram" needs counts='),
-    "counts too many": ({"sampler": "unigram", "counts": torch.ones(13)}, r"shape \(12,\), got \(13,\)"),
+    "counts too many": (
+        {"sampler": "unigram", "counts": torch.ones(13)},
+        r"shape \(12,\), got \(13,\)",
+    ),
     "counts negative": ({"counts": -torch.ones(CLASSES)}, "finite numbers >= 0"),
-    "counts all zero": ({"sampler": "unigram", "counts": torch.zeros(CLASSES)}, "counts are all zero"),
-    "sampler of other classes": ({"sampler": UniformSampler(5)}, "draws from 5 classes, but the head has 12"),
-    "counts for a sampler": ({"sampler": UnigramSampler(COUNTS), "counts": COUNTS}, "build this one with them"),
+    "counts all zero": (
+        {"sampler": "unigram", "counts": torch.zeros(CLASSES)},
+        "counts are all zero",
+    ),
+    "sampler of other classes": (
+        {"sampler": UniformSampler(5)},
+        "draws from 5 classes, but the head has 12",
+    ),
+    "counts for a sampler": (
+        {"sampler": UnigramSampler(COUNTS), "counts": COUNTS},
+        "build this one with them",
+    ),
     "noise that is not everywhere": (
         {"loss": "nce", "sampler": "unigram", "counts": torch.arange(CLASSES) // 2},
         "never draws 2 of 12, class 0 for one; add one to the counts",
@@ -590,19 +648,30 @@ def refuses(head: SampledSoftmax, message: str) -> Iterator[None]:
 
 
 BAD_BATCHES: dict[str, tuple[Callable[[Tensor, Tensor], tuple[Any, Any]], str]] = {
-    "target too large": (lambda h, t: (h, t + 1), "target 12 is out of range: expected 0 <= target < 12"),
+    "target too large": (
+        lambda h, t: (h, t + 1),
+        "target 12 is out of range: expected 0 <= target < 12",
+    ),
     "target negative": (lambda h, t: (h, t - 1), "target -1 is out of range"),
-    "target float": (lambda h, t: (h, t.float()), r"integer class indices, got dtype torch\.float32"),
+    "target float": (
+        lambda h, t: (h, t.float()),
+        r"integer class indices, got dtype torch\.float32",
+    ),
     "target too short": (lambda h, t: (h, t[1:]), r"shape \(3,\) or \(3, K\).*got \(2,\)"),
     "h NaN": (lambda h, t: (h * math.nan, t), "h has a NaN or an infinity"),
     "h too narrow": (lambda h, t: (h[:, 1:], t), r"shape \(B, 5\), got \(3, 4\)"),
-    "h wider than the layer": (lambda h, t: (h.double(), t), r"h has dtype torch\.float64 but the layer holds"),
+    "h wider than the layer": (
+        lambda h, t: (h.double(), t),
+        r"h has dtype torch\.float64 but the layer holds",
+    ),
 }
 
 
 @every_loss
 @pytest.mark.parametrize(("spoil", "message"), BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
-def test_bad_batches(spoil: Callable[[Tensor, Tensor], tuple[Any, Any]], message: str, loss: str) -> None:
+def test_bad_batches(
+    spoil: Callable[[Tensor, Tensor], tuple[Any, Any]], message: str, loss: str
+) -> None:
     head = make_head(loss=loss, dtype=torch.float32)
     batch = torch.randn(3, HIDDEN), torch.tensor([0, 5, 11])
     with refuses(head, message):

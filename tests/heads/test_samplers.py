@@ -99,7 +99,9 @@ def test_draws_follow_the_seed(
 
 
 @every_sampler
-def test_state_and_copies_are_complete(make: Callable[[], Sampler], weight: Callable[[int], float]) -> None:
+def test_state_and_copies_are_complete(
+    make: Callable[[], Sampler], weight: Callable[[int], float]
+) -> None:
     sampler, classes = make(), torch.arange(CLASSES)
     fresh = copy.deepcopy(sampler)
     for buffer in fresh.buffers():
@@ -108,7 +110,8 @@ def test_state_and_copies_are_complete(make: Callable[[], Sampler], weight: Call
     for twin in (fresh, copy.deepcopy(sampler)):
         assert torch.equal(twin.log_prob(classes), sampler.log_prob(classes))
         assert torch.equal(
-            twin.draw(99, generator=Generator().manual_seed(1)), sampler.draw(99, generator=Generator().manual_seed(1))
+            twin.draw(99, generator=Generator().manual_seed(1)),
+            sampler.draw(99, generator=Generator().manual_seed(1)),
         )
 
 
@@ -121,7 +124,8 @@ def test_converting_a_model_does_not_coarsen_the_sampler(
     classes = torch.arange(CLASSES)
     assert torch.equal(sampler.log_prob(classes), make().log_prob(classes))
     assert torch.equal(
-        sampler.draw(999, generator=Generator().manual_seed(1)), make().draw(999, generator=Generator().manual_seed(1))
+        sampler.draw(999, generator=Generator().manual_seed(1)),
+        make().draw(999, generator=Generator().manual_seed(1)),
     )
 
 
@@ -130,7 +134,12 @@ def test_converting_a_model_does_not_coarsen_the_sampler(
 
 @pytest.mark.parametrize("num_classes", [1, 2, 3, 1000, 793_471, 50_000_000])
 def test_every_rank_has_its_share_of_the_unit_interval(num_classes: int) -> None:
-    ranks = torch.cat([torch.arange(min(num_classes, 5000)), torch.arange(max(0, num_classes - 5000), num_classes)])
+    ranks = torch.cat(
+        [
+            torch.arange(min(num_classes, 5000)),
+            torch.arange(max(0, num_classes - 5000), num_classes),
+        ]
+    )
     start, stop = ((ranks.double() + end).log() / math.log(num_classes + 1) for end in (1, 2))
     # At 50 million classes a share is 1e-9 wide and float64 resolves 1e-16; the margin is a hundredth of the share.
     margin = (stop - start) / 100
@@ -166,7 +175,9 @@ def assert_table_is_right(weights: Tensor) -> None:
     q = distribution_of(keep, alias)
     # The prefix sums reach C at most, with C roundings of relative size 1e-16 each: at C < 10,000 an error of 1e-8 at
     # the very worst in units of 1/C, and some 1e-16 * sqrt(C) * C = 1e-10 of them, that is 1e-14, in earnest.
-    torch.testing.assert_close(q, weights.double() / weights.sum(dtype=torch.float64), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        q, weights.double() / weights.sum(dtype=torch.float64), rtol=0, atol=1e-12
+    )
     assert (q[weights == 0] == 0).all(), "exactly: a class without count must never be drawn"
 
 
@@ -174,7 +185,8 @@ WEIGHTS: dict[str, Tensor] = {
     "zipf": 1 / torch.arange(1, 10_000, dtype=torch.float64),
     "zipf upwards": (1 / torch.arange(1, 10_000, dtype=torch.float64)).flip(0),
     "uniform": torch.full((999,), 0.3),
-    "nearly uniform": 1 + 1e-15 * torch.randint(3, (999,), generator=Generator().manual_seed(0)).double(),
+    "nearly uniform": 1
+    + 1e-15 * torch.randint(3, (999,), generator=Generator().manual_seed(0)).double(),
     "one class": torch.ones(1),
     "one of many": (torch.arange(100) == 37).double(),
     "two of many": (torch.arange(100) % 50 == 7).double(),
@@ -191,7 +203,11 @@ def test_alias_table(weights: Tensor) -> None:
     assert_table_is_right(weights)
 
 
-@given(st.lists(st.one_of(st.just(0.0), st.floats(1e-12, 1e12), st.integers(1, 9)), min_size=1, max_size=200))
+@given(
+    st.lists(
+        st.one_of(st.just(0.0), st.floats(1e-12, 1e12), st.integers(1, 9)), min_size=1, max_size=200
+    )
+)
 @settings(deadline=None, max_examples=300)
 def test_alias_table_of_any_counts(counts: list[float]) -> None:
     weights = torch.tensor(counts, dtype=torch.float64)
@@ -216,26 +232,51 @@ def test_a_table_for_a_million_classes() -> None:
 # ---- bad input -------------------------------------------------------------------------------------------------------
 
 
-def named(sampler: Any, num_classes: int = CLASSES, counts: Any = None, power: float = 0.75) -> Sampler:
-    return make_sampler(sampler, num_classes, counts=counts, power=power, device=torch.device("cpu"))
+def named(
+    sampler: Any, num_classes: int = CLASSES, counts: Any = None, power: float = 0.75
+) -> Sampler:
+    return make_sampler(
+        sampler, num_classes, counts=counts, power=power, device=torch.device("cpu")
+    )
 
 
 BAD_SAMPLERS: dict[str, tuple[Callable[[], object], str]] = {
     "no classes": (lambda: UniformSampler(0), "num_classes must be at least 1, got 0"),
     "no samples": (lambda: UniformSampler(5).draw(0), "num_samples must be at least 1, got 0"),
-    "counts too few": (lambda: LogUniformSampler(5, counts=torch.ones(4)), r"shape \(5,\), got \(4,\)"),
-    "counts two-dimensional": (lambda: UnigramSampler(torch.ones(2, 3)), r"shape \(6,\), got \(2, 3\)"),
+    "counts too few": (
+        lambda: LogUniformSampler(5, counts=torch.ones(4)),
+        r"shape \(5,\), got \(4,\)",
+    ),
+    "counts two-dimensional": (
+        lambda: UnigramSampler(torch.ones(2, 3)),
+        r"shape \(6,\), got \(2, 3\)",
+    ),
     "counts a list": (lambda: UnigramSampler([1, 2]), "must be a tensor .* got list"),  # type: ignore[arg-type]
     "counts negative": (lambda: UnigramSampler(torch.tensor([1, -1])), "finite numbers >= 0"),
     "counts NaN": (lambda: UnigramSampler(torch.tensor([1, math.nan])), "finite numbers >= 0"),
     "counts infinite": (lambda: UnigramSampler(torch.tensor([1, math.inf])), "finite numbers >= 0"),
     "counts all zero": (lambda: UnigramSampler(torch.zeros(7)), "counts are all zero"),
-    "power negative": (lambda: UnigramSampler(torch.ones(7), power=-1), "power must be a finite number >= 0, got -1"),
-    "unknown name": (lambda: named("zipf"), "one of log_uniform, unigram, uniform or a Sampler, got 'zipf'"),
+    "power negative": (
+        lambda: UnigramSampler(torch.ones(7), power=-1),
+        "power must be a finite number >= 0, got -1",
+    ),
+    "unknown name": (
+        lambda: named("zipf"),
+        "one of log_uniform, unigram, uniform or a Sampler, got 'zipf'",
+    ),
     "no counts": (lambda: named("unigram"), '"unigram" needs counts='),
-    "bad counts unused": (lambda: named("uniform", counts=torch.ones(4)), r"shape \(40,\), got \(4,\)"),
-    "other classes": (lambda: named(UniformSampler(5)), "draws from 5 classes, but the head has 40"),
-    "counts to spare": (lambda: named(UniformSampler(CLASSES), counts=COUNTS), "build this one with them"),
+    "bad counts unused": (
+        lambda: named("uniform", counts=torch.ones(4)),
+        r"shape \(40,\), got \(4,\)",
+    ),
+    "other classes": (
+        lambda: named(UniformSampler(5)),
+        "draws from 5 classes, but the head has 40",
+    ),
+    "counts to spare": (
+        lambda: named(UniformSampler(CLASSES), counts=COUNTS),
+        "build this one with them",
+    ),
 }
 
 
@@ -254,7 +295,9 @@ def test_samplers_by_name() -> None:
     assert named(unigram) is unigram
     classes = torch.arange(CLASSES)
     by_counts = LogUniformSampler(CLASSES, counts=COUNTS)
-    assert torch.equal(named("log_uniform", counts=COUNTS).log_prob(classes), by_counts.log_prob(classes))
+    assert torch.equal(
+        named("log_uniform", counts=COUNTS).log_prob(classes), by_counts.log_prob(classes)
+    )
 
 
 def test_huge_counts_do_not_overflow() -> None:

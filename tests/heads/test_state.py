@@ -9,7 +9,18 @@ import torch
 from safetensors.torch import load, save
 
 import zloss
-from tests.heads.batches import LR, ROWS, assert_close, good_batch, gradient_of, hidden, seeded, spread, step, trained
+from tests.heads.batches import (
+    LR,
+    ROWS,
+    assert_close,
+    good_batch,
+    gradient_of,
+    hidden,
+    seeded,
+    spread,
+    step,
+    trained,
+)
 from tests.heads.registry import CLASSES, HeadCase, every_head, every_head_of_ours
 from zloss.heads.config import HEADS
 
@@ -32,15 +43,21 @@ def test_state_dict_round_trip(case: HeadCase, device: torch.device) -> None:
     assert_same(head, other)
     for each in (head, other):
         step(each, h, target)
-    assert_close(seeded(other, h, target), seeded(head, h, target))  # a GPU may add up rows in any order
+    assert_close(
+        seeded(other, h, target), seeded(head, h, target)
+    )  # a GPU may add up rows in any order
 
 
 @every_head
-def test_a_state_dict_is_complete_and_refuses_what_is_not(case: HeadCase, device: torch.device) -> None:
+def test_a_state_dict_is_complete_and_refuses_what_is_not(
+    case: HeadCase, device: torch.device
+) -> None:
     state = case.made(device).state_dict()
     for name in state:
         with pytest.raises(RuntimeError, match=r"Missing key"):
-            case.made(device).load_state_dict({key: value for key, value in state.items() if key != name})
+            case.made(device).load_state_dict(
+                {key: value for key, value in state.items() if key != name}
+            )
     with pytest.raises(RuntimeError, match="Unexpected key"):
         case.made(device).load_state_dict({**state, "surplus": torch.zeros(1)})
 
@@ -162,11 +179,15 @@ def test_half_precision_without_autocast_is_widened(case: HeadCase, device: torc
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @every_head_of_ours
-def test_a_whole_head_in_half_precision(case: HeadCase, dtype: torch.dtype, device: torch.device) -> None:
+def test_a_whole_head_in_half_precision(
+    case: HeadCase, dtype: torch.dtype, device: torch.device
+) -> None:
     """As `model.to(torch.bfloat16)` leaves it: the loss is in float32 all the same."""
     head = case.made(device, dtype=torch.float32)
     if case.kind == "factored":
-        with pytest.raises(ValueError, match="run the layers below under autocast, or convert them alone"):
+        with pytest.raises(
+            ValueError, match="run the layers below under autocast, or convert them alone"
+        ):
             head.to(dtype)
         return
     head = head.to(dtype)

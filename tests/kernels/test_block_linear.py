@@ -54,12 +54,16 @@ def error(got: Tensor, expected: Tensor) -> float:
     assert torch.equal(got[~finite], expected[~finite])
     if not finite.any():
         return 0.0
-    return float((got[finite] - expected[finite]).abs().max() / expected[finite].abs().max().clamp_min(1e-30))
+    return float(
+        (got[finite] - expected[finite]).abs().max() / expected[finite].abs().max().clamp_min(1e-30)
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_no_less_exact_than_plain_pytorch(shape: str, dtype: torch.dtype, device: torch.device) -> None:
+def test_no_less_exact_than_plain_pytorch(
+    shape: str, dtype: torch.dtype, device: torch.device
+) -> None:
     assert_exact(shape, dtype, device)
 
 
@@ -79,7 +83,9 @@ def test_with_a_plan_by_sorting(
 
 def assert_exact(shape: str, dtype: torch.dtype, device: torch.device) -> None:
     p = problem(*SHAPES[shape], device=device).to(dtype)
-    upstream = torch.randn(len(p.block), p.blocks.largest, dtype=torch.float64, device=device).to(dtype)
+    upstream = torch.randn(len(p.block), p.blocks.largest, dtype=torch.float64, device=device).to(
+        dtype
+    )
     exact = p.to(torch.float64)
     expected = everything(exact, exact.definition(), upstream)
     plain = everything(p, p.definition(), upstream)
@@ -94,7 +100,11 @@ def assert_exact(shape: str, dtype: torch.dtype, device: torch.device) -> None:
 def test_dtypes_mix(h_dtype: torch.dtype, weight_dtype: torch.dtype, device: torch.device) -> None:
     p = problem(*SHAPES["ragged"], device=device)
     assert p.bias is not None
-    h, weight, bias = leaf(p.h.to(h_dtype)), leaf(p.weight.to(weight_dtype)), leaf(p.bias.to(weight_dtype))
+    h, weight, bias = (
+        leaf(p.h.to(h_dtype)),
+        leaf(p.weight.to(weight_dtype)),
+        leaf(p.bias.to(weight_dtype)),
+    )
     mixed = Problem(h, weight, bias, p.block, p.blocks)
     upstream = torch.randn(p.scores("torch").shape, dtype=torch.float64, device=device)
     for got, plain in zip(
@@ -144,14 +154,18 @@ def test_strided_input(device: torch.device) -> None:
     strided = Problem(leaf(p.h.T.contiguous()).T, weight, p.bias, p.block, p.blocks)
     upstream = torch.randn(p.blocks.largest, len(p.block), dtype=torch.float64, device=device).T
     expected = everything(strided, strided.definition(), upstream)
-    for got, wanted in zip(everything(strided, strided.scores("triton"), upstream), expected, strict=True):
+    for got, wanted in zip(
+        everything(strided, strided.scores("triton"), upstream), expected, strict=True
+    ):
         assert error(got, wanted) <= 1e-14
 
 
 def test_rows_of_weight_must_be_contiguous(device: torch.device) -> None:
     p = problem(*SHAPES["ragged"], device=device)
     with pytest.raises(ValueError, match="rows of weight must be contiguous"):
-        block_linear(p.h, p.weight.T.contiguous().T, None, p.block, p.blocks, implementation="triton")
+        block_linear(
+            p.h, p.weight.T.contiguous().T, None, p.block, p.blocks, implementation="triton"
+        )
 
 
 # ---- the plan --------------------------------------------------------------------------------------------------------
@@ -159,7 +173,9 @@ def test_rows_of_weight_must_be_contiguous(device: torch.device) -> None:
 
 @pytest.mark.parametrize("num", [1, 2, 31, 32, 33, 200])
 @pytest.mark.parametrize("most", [1, 5, 300])
-def test_pairs_and_sorting_lead_to_one_plan(num: int, most: int, module: ModuleType, device: torch.device) -> None:
+def test_pairs_and_sorting_lead_to_one_plan(
+    num: int, most: int, module: ModuleType, device: torch.device
+) -> None:
     blocks = RowBlocks(torch.randint(1, 9, (most,)).tolist(), device=device)
     block = torch.randint(most, (num,), device=device)
     for num_rows in (0, blocks.most_rows(num), blocks.num_rows):
@@ -174,9 +190,13 @@ def test_pairs_and_sorting_lead_to_one_plan(num: int, most: int, module: ModuleT
 @pytest.mark.parametrize("shape", SHAPES)
 def test_rows_of_the_gradient(shape: str, exact_rows: bool, device: torch.device) -> None:
     p = problem(*SHAPES[shape], device=device)
-    p.scores("triton", exact_rows=exact_rows).backward(torch.ones(len(p.block), p.blocks.largest, device=device))
+    p.scores("triton", exact_rows=exact_rows).backward(
+        torch.ones(len(p.block), p.blocks.largest, device=device)
+    )
     present = p.block.unique()
-    block_of_row = torch.arange(p.blocks.num_blocks, device=device).repeat_interleave(p.blocks.sizes)
+    block_of_row = torch.arange(p.blocks.num_blocks, device=device).repeat_interleave(
+        p.blocks.sizes
+    )
     for parameter in (p.weight, p.bias):
         assert parameter is not None
         assert parameter.grad is not None
@@ -247,7 +267,9 @@ def test_more_numbers_than_32_bits_can_count(cuda: torch.device) -> None:
         weight[-size:] = torch.randn(size, width, device=cuda)
     block = torch.tensor([last, 0, last], device=cuda)
     scores = block_linear(h, weight, None, block, blocks)
-    torch.testing.assert_close(scores[[0, 2]], h[[0, 2]] @ weight[-size:].float().T, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(
+        scores[[0, 2]], h[[0, 2]] @ weight[-size:].float().T, rtol=1e-4, atol=1e-3
+    )
     scores.sum().backward()
     assert weight.grad is not None
     assert weight.grad.values()[-size:].any(1).all()

@@ -38,7 +38,9 @@ def by_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 class Problem:
     """Random vectors, with targets for some examples."""
 
-    def __init__(self, device: torch.device, rows: int, width: int, classes: int, targets: int, share: float) -> None:
+    def __init__(
+        self, device: torch.device, rows: int, width: int, classes: int, targets: int, share: float
+    ) -> None:
         self.p = torch.randn(rows, width, device=device, requires_grad=True)
         self.weight = torch.randn(classes, width, device=device, requires_grad=True)
         self.index = torch.randint(classes, (rows, targets), device=device)
@@ -65,7 +67,9 @@ def check(problem: Problem) -> None:
     found, expected = problem.log_prob(), problem.definition()
     upstream = torch.randn_like(found)  # also where there is no target, which must not matter
     assert_close(found.double(), expected)
-    pairs = zip(problem.gradients(found, upstream), problem.gradients(expected, upstream), strict=True)
+    pairs = zip(
+        problem.gradients(found, upstream), problem.gradients(expected, upstream), strict=True
+    )
     for ours, theirs in pairs:
         assert_close(ours, theirs)
 
@@ -99,7 +103,10 @@ def test_no_examples(kernel_device: torch.device) -> None:
 
 @pytest.mark.parametrize("most_pieces", [3, 512])
 def test_pieces_of_many_tiles_and_more_pieces_than_are_added_up_at_a_time(
-    most_pieces: int, module: ModuleType, kernel_device: torch.device, monkeypatch: pytest.MonkeyPatch
+    most_pieces: int,
+    module: ModuleType,
+    kernel_device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_ELEMENTS", 16 * 16)
     monkeypatch.setattr(module, "_PIECES", 32)
@@ -123,7 +130,9 @@ def test_examples_that_want_nothing_are_not_looked_at(kernel_device: torch.devic
         problem.p[problem.index[:, 0] < 0] = torch.nan
     found = problem.log_prob()
     assert_close(found.double(), expected)
-    assert not any(gradient.isnan().any() for gradient in problem.gradients(found, torch.ones_like(found)))
+    assert not any(
+        gradient.isnan().any() for gradient in problem.gradients(found, torch.ones_like(found))
+    )
 
 
 def test_the_same_bits_every_time(kernel_device: torch.device) -> None:

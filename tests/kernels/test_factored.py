@@ -13,7 +13,9 @@ from zloss.layers.update import exact_step, subtract_rows_
 
 pytestmark = [
     pytest.mark.skipif(not kernels.available(), reason="triton is not installed"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # of numpy, in the interpreter, for what is not finite
+    pytest.mark.filterwarnings(
+        "ignore::RuntimeWarning"
+    ),  # of numpy, in the interpreter, for what is not finite
 ]
 
 CLASSES, LR, DECAY, IGNORED = 300, 20.0, 1e-3, -100
@@ -43,14 +45,27 @@ class Case(NamedTuple):
 
 
 def make_case(
-    rows: int, width: int, targets: int, dtype: torch.dtype, device: torch.device, bias: bool = False
+    rows: int,
+    width: int,
+    targets: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    bias: bool = False,
 ) -> Case:
     layer = zloss.FactoredLinear(
-        width, CLASSES, bias=bias, device=device, product_dtype=torch.float64, synchronous=True, implementation="torch"
+        width,
+        CLASSES,
+        bias=bias,
+        device=device,
+        product_dtype=torch.float64,
+        synchronous=True,
+        implementation="torch",
     )
     optimizer, loss = zloss.FactoredSGD(layer, LR, weight_decay=DECAY), zloss.ZLoss(a=0.2, b=8.0)
     for _ in range(3):  # away from U = 1
-        loss(layer(torch.randn(9, width, device=device), torch.randint(CLASSES, (9,), device=device))).backward()
+        loss(
+            layer(torch.randn(9, width, device=device), torch.randint(CLASSES, (9,), device=device))
+        ).backward()
         optimizer.step()
     h = torch.randn(rows, width, device=device, requires_grad=True)
     target = torch.randint(40, (rows, targets), device=device)  # some repeat
@@ -63,7 +78,16 @@ def make_case(
     assert record is not None
     pack = torch.empty(3, *layer.U.shape, dtype=dtype, device=device)
     kernels.load("factored_update").refresh_(pack, layer.gram, layer.U, layer.U_inv)
-    return Case(layer, stats, h, target, grads, record, pack, torch.zeros((), dtype=torch.long, device=device))
+    return Case(
+        layer,
+        stats,
+        h,
+        target,
+        grads,
+        record,
+        pack,
+        torch.zeros((), dtype=torch.long, device=device),
+    )
 
 
 def statistics(case: Case, h: Tensor | None = None, target: Tensor | None = None) -> Any:
@@ -97,14 +121,18 @@ def gradient(case: Case, made: Any) -> Any:
     )
 
 
-def step(case: Case, lr: float = LR, decay: float = DECAY, scale: float = 1.0) -> tuple[list[Tensor], Tensor]:
+def step(
+    case: Case, lr: float = LR, decay: float = DECAY, scale: float = 1.0
+) -> tuple[list[Tensor], Tensor]:
     """V and the factors after a step, and the report on it."""
     update, made = kernels.load("factored_update"), statistics(case)
     grad, state = (
         gradient(case, made),
         [case.layer.V.detach().clone(), *(part.clone() for part in case.layer.factors())],
     )
-    report = torch.zeros(update.report_length(len(case.layer.U)), dtype=torch.float64, device=case.h.device)
+    report = torch.zeros(
+        update.report_length(len(case.layer.U)), dtype=torch.float64, device=case.h.device
+    )
     update.step_(
         update.State(*state, case.pack, case.fault, report),
         update.Batch(
@@ -163,7 +191,9 @@ def test_statistics_and_gradient(
 @pytest.mark.usefixtures("inverse")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("rows", "width", "targets"), SIZES)
-def test_step(rows: int, width: int, targets: int, dtype: torch.dtype, kernel_device: torch.device) -> None:
+def test_step(
+    rows: int, width: int, targets: int, dtype: torch.dtype, kernel_device: torch.device
+) -> None:
     case = make_case(rows, width, targets, dtype, kernel_device)
     before = case.layer.factors()
     expected = exact_step(before, case.record, LR, DECAY, CLASSES)
@@ -239,7 +269,9 @@ def test_weights_decay_without_rows(kernel_device: torch.device) -> None:
 
 
 @pytest.mark.parametrize(("rows", "width"), [(7, 16), (40, 33)])
-def test_beyond_the_series_steps_are_solved(rows: int, width: int, kernel_device: torch.device) -> None:
+def test_beyond_the_series_steps_are_solved(
+    rows: int, width: int, kernel_device: torch.device
+) -> None:
     """P is indefinite at three times that learning rate, but far from singular. A captured step would be refused."""
     case = make_case(rows, width, 1, torch.float64, kernel_device)
     lr = 3 / largest_curvature(case)
@@ -266,7 +298,9 @@ def inverse(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("inverse")
 @pytest.mark.parametrize(("rows", "width"), [(7, 16), (40, 33)])
-def test_steps_up_to_the_limit_of_the_series_are_exact(rows: int, width: int, kernel_device: torch.device) -> None:
+def test_steps_up_to_the_limit_of_the_series_are_exact(
+    rows: int, width: int, kernel_device: torch.device
+) -> None:
     """At half the learning rate that makes P singular, two dozen terms of the series are needed."""
     case = make_case(rows, width, 1, torch.float64, kernel_device)
     lr = 0.5 / largest_curvature(case)

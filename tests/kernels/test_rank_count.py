@@ -11,7 +11,9 @@ pytestmark = pytest.mark.skipif(not kernels.available(), reason="triton is not i
 
 def definition(higher: Tensor, scores: Tensor, own: Tensor, index: Tensor, start: int) -> Tensor:
     classes = start + torch.arange(scores.shape[1], device=scores.device)
-    counted = (scores[:, None] <= own[..., None]).logical_not() & (classes != index[..., None])  # NaN is higher
+    counted = (scores[:, None] <= own[..., None]).logical_not() & (
+        classes != index[..., None]
+    )  # NaN is higher
     return higher + counted.sum(-1)
 
 
@@ -20,7 +22,9 @@ def definition(higher: Tensor, scores: Tensor, own: Tensor, index: Tensor, start
 def test_it_is_the_definition(classes: int, targets: int, kernel_device: torch.device) -> None:
     rows, start = 5, 300
     scores = torch.randn(rows, classes, device=kernel_device).round(decimals=1)  # some are equal
-    index = torch.randint(start + classes, (rows, targets), device=kernel_device)  # in this block or before it
+    index = torch.randint(
+        start + classes, (rows, targets), device=kernel_device
+    )  # in this block or before it
     own = torch.randn(rows, targets, device=kernel_device).round(decimals=1)
     own[0], scores[1, 0], scores[2, 0] = -torch.inf, torch.nan, torch.inf
     higher = torch.randint(10, (rows, targets), device=kernel_device)
@@ -32,7 +36,10 @@ def test_it_is_the_definition(classes: int, targets: int, kernel_device: torch.d
 def test_a_target_does_not_outrank_itself(kernel_device: torch.device) -> None:
     scores = torch.tensor([[1.0, 2.0 + 2e-7, 3.0]], device=kernel_device)
     higher = torch.zeros(1, 1, dtype=torch.long, device=kernel_device)
-    own, index = torch.tensor([[2.0]], device=kernel_device), torch.tensor([[11]], device=kernel_device)
+    own, index = (
+        torch.tensor([[2.0]], device=kernel_device),
+        torch.tensor([[11]], device=kernel_device),
+    )
     kernels.load("rank_count").count_higher_(higher, scores, own, index, 10)
     assert higher.item() == 1
 
@@ -40,6 +47,9 @@ def test_a_target_does_not_outrank_itself(kernel_device: torch.device) -> None:
 def test_rows_may_have_a_stride(kernel_device: torch.device) -> None:
     scores = torch.randn(4, 20, device=kernel_device)[:, :7]
     higher = torch.zeros(4, 1, dtype=torch.long, device=kernel_device)
-    own, index = torch.zeros(4, 1, device=kernel_device), torch.full((4, 1), 99, device=kernel_device)
+    own, index = (
+        torch.zeros(4, 1, device=kernel_device),
+        torch.full((4, 1), 99, device=kernel_device),
+    )
     kernels.load("rank_count").count_higher_(higher, scores, own, index, 0)
     assert torch.equal(higher, (scores > 0).sum(1, keepdim=True))

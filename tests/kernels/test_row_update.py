@@ -16,7 +16,9 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("rows", "width"), [(8, 512), (13, 512), (1, 1), (9, 33), (0, 7), (5, 700)])
+@pytest.mark.parametrize(
+    ("rows", "width"), [(8, 512), (13, 512), (1, 1), (9, 33), (0, 7), (5, 700)]
+)
 def test_rows_are_added_where_they_belong(
     rows: int, width: int, dtype: torch.dtype, kernel_device: torch.device
 ) -> None:
@@ -50,7 +52,9 @@ def test_repeated_rows_add_up(rows: int, width: int, kernel_device: torch.device
 def test_repeated_rows_are_for_float32(kernel_device: torch.device) -> None:
     matrix = torch.zeros(4, 8, dtype=torch.bfloat16, device=kernel_device)
     with pytest.raises(ValueError, match=r"added to a float32 matrix only, got torch\.bfloat16"):
-        kernels.load("row_update").add_rows_(matrix, torch.tensor([0]), matrix[:1], 1.0, repeated=True)
+        kernels.load("row_update").add_rows_(
+            matrix, torch.tensor([0]), matrix[:1], 1.0, repeated=True
+        )
 
 
 def test_rows_of_a_view_are_refused(kernel_device: torch.device) -> None:
@@ -85,7 +89,9 @@ def test_words_that_are_repeated_add_up_on_a_gpu(deterministic: bool, cuda: torc
     embedding = nn.Embedding(6, 5, sparse=True, device=cuda)
     start, change = embedding.weight.detach().clone(), torch.randn(2, 3, 5, device=cuda)
     optimizer = zloss.RowSGD(embedding.parameters(), lr=0.5)
-    kernels.load("row_update").add_rows_(start.clone(), words[0], change[0], 0.0, repeated=True)  # compiles it
+    kernels.load("row_update").add_rows_(
+        start.clone(), words[0], change[0], 0.0, repeated=True
+    )  # compiles it
     torch.use_deterministic_algorithms(deterministic)
     try:
         with nullcontext() if deterministic else no_synchronisation():

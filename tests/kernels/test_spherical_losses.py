@@ -45,7 +45,9 @@ def forced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spherical, "suits_kernels", lambda stats, weight: True)
 
 
-def random_stats(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> SphericalStats:
+def random_stats(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> SphericalStats:
     """Some rows are ignored, some of them hold NaN; the last of many rows has no spread."""
     rows = shape[0]
     valid = torch.rand(shape) < 0.7
@@ -55,15 +57,21 @@ def random_stats(shape: tuple[int, ...], dtype: torch.dtype, device: torch.devic
         valid[0], valid[1], valid[-1] = True, False, True
         target[0], target[-1] = 1.0, 2.0
         scatter[-1] = 0
-    stats = moved(SphericalStats.from_moments(target, mean, scatter, CLASSES, valid=valid), dtype, device)
+    stats = moved(
+        SphericalStats.from_moments(target, mean, scatter, CLASSES, valid=valid), dtype, device
+    )
     stats.once_differentiable = True
     return stats
 
 
 def moved(stats: SphericalStats, dtype: torch.dtype, device: torch.device) -> SphericalStats:
     """The same numbers elsewhere, as leaves of a graph; no loss takes its kernel for these by itself."""
-    target, mean, scatter = (x.detach().to(device, dtype, copy=True).requires_grad_() for x in moments(stats))
-    return SphericalStats.from_moments(target, mean, scatter, stats.num_classes, valid=stats.valid.to(device))
+    target, mean, scatter = (
+        x.detach().to(device, dtype, copy=True).requires_grad_() for x in moments(stats)
+    )
+    return SphericalStats.from_moments(
+        target, mean, scatter, stats.num_classes, valid=stats.valid.to(device)
+    )
 
 
 def moments(stats: SphericalStats) -> tuple[Tensor, Tensor, Tensor]:
@@ -81,7 +89,9 @@ def by_definition(
     return [value.detach(), *torch.autograd.grad(value, moments(exact), upstream)]
 
 
-def by_kernel(loss: Any, stats: SphericalStats, weight: Tensor | None, upstream: Tensor | None = None) -> list[Tensor]:
+def by_kernel(
+    loss: Any, stats: SphericalStats, weight: Tensor | None, upstream: Tensor | None = None
+) -> list[Tensor]:
     value = kernel_loss(loss, stats, weight)
     assert value.dtype == stats.target.dtype
     upstream = torch.ones_like(value) if upstream is None else upstream
@@ -92,7 +102,9 @@ def by_kernel(loss: Any, stats: SphericalStats, weight: Tensor | None, upstream:
 
 def assert_close(got: list[Tensor], expected: list[Tensor]) -> None:
     """Half a unit of the dtype, elementwise, and the roundings of float64 on the scale of the largest."""
-    for name, x, y in zip(("value", "by target", "by mean", "by scatter"), got, expected, strict=True):
+    for name, x, y in zip(
+        ("value", "by target", "by mean", "by scatter"), got, expected, strict=True
+    ):
         assert x.shape == y.shape
         rounding = torch.finfo(x.dtype).eps / 2 * y.abs() if x.dtype != torch.float64 else 0
         bound = rounding + ROUNDINGS * y.abs().max().clamp_min(1e-30)
@@ -114,22 +126,37 @@ def test_value_and_gradients_are_those_of_the_definition(
 ) -> None:
     stats = random_stats(shape, dtype, kernel_device)
     weight = torch.randn(shape[0], device=kernel_device, dtype=dtype) if weighted else None
-    upstream = torch.randn(shape[0] if reduction == "none" else (), device=kernel_device, dtype=dtype)
+    upstream = torch.randn(
+        shape[0] if reduction == "none" else (), device=kernel_device, dtype=dtype
+    )
     loss = case.make(reduction=reduction)
-    assert_close(by_kernel(loss, stats, weight, upstream), by_definition(loss, stats, weight, upstream))
+    assert_close(
+        by_kernel(loss, stats, weight, upstream), by_definition(loss, stats, weight, upstream)
+    )
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @every_spherical_loss
 def test_in_small_tiles(
-    case: LossCase, reduction: str, module: ModuleType, monkeypatch: pytest.MonkeyPatch, kernel_device: torch.device
+    case: LossCase,
+    reduction: str,
+    module: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    kernel_device: torch.device,
 ) -> None:
-    monkeypatch.setattr(module, "_TILE", 16)  # a program takes several turns, the last of which is not full
-    stats, weight = random_stats((37, 3), torch.float64, kernel_device), torch.randn(37, device=kernel_device)
+    monkeypatch.setattr(
+        module, "_TILE", 16
+    )  # a program takes several turns, the last of which is not full
+    stats, weight = (
+        random_stats((37, 3), torch.float64, kernel_device),
+        torch.randn(37, device=kernel_device),
+    )
     loss = case.make(reduction=reduction)
     assert_close(by_kernel(loss, stats, weight.double()), by_definition(loss, stats, weight))
     monkeypatch.setattr(module, "_TILE", 4)
-    wide = random_stats((5, 7), torch.float64, kernel_device)  # even a single row is more than a tile
+    wide = random_stats(
+        (5, 7), torch.float64, kernel_device
+    )  # even a single row is more than a tile
     assert_close(by_kernel(loss, wide, None), by_definition(loss, wide, None))
 
 
@@ -141,15 +168,21 @@ def test_a_batch_without_targets_is_zero(
 ) -> None:
     stats = random_stats(shape, torch.float32, kernel_device)
     stats.valid = torch.zeros_like(stats.valid)
-    weight = torch.full((3,), torch.nan, device=kernel_device)  # which does not matter on ignored rows
+    weight = torch.full(
+        (3,), torch.nan, device=kernel_device
+    )  # which does not matter on ignored rows
     for x in by_kernel(case.make(reduction=reduction), stats, weight):
         assert x.count_nonzero() == 0
 
 
 @every_spherical_loss
-def test_an_ignored_row_has_no_gradient_whatever_is_upstream(case: LossCase, kernel_device: torch.device) -> None:
+def test_an_ignored_row_has_no_gradient_whatever_is_upstream(
+    case: LossCase, kernel_device: torch.device
+) -> None:
     stats = random_stats((5,), torch.float32, kernel_device)
-    upstream = torch.tensor([1.0, math.nan, 1.0, 1.0, 1.0], device=kernel_device)  # row 1 is ignored
+    upstream = torch.tensor(
+        [1.0, math.nan, 1.0, 1.0, 1.0], device=kernel_device
+    )  # row 1 is ignored
     for grad in by_kernel(case.make(reduction="none"), stats, None, upstream)[1:]:
         assert grad[1] == 0
         assert grad.isfinite().all()
@@ -158,7 +191,9 @@ def test_an_ignored_row_has_no_gradient_whatever_is_upstream(case: LossCase, ker
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("flat", [False, True])
 @every_spherical_loss
-def test_a_mean_that_is_nan_is_seen(case: LossCase, flat: bool, reduction: str, kernel_device: torch.device) -> None:
+def test_a_mean_that_is_nan_is_seen(
+    case: LossCase, flat: bool, reduction: str, kernel_device: torch.device
+) -> None:
     stats = random_stats((5,), torch.float32, kernel_device)
     with torch.no_grad():
         stats.mean[0] = torch.nan
@@ -182,9 +217,15 @@ def test_any_strides(case: LossCase, reduction: str, kernel_device: torch.device
         valid=stats.valid.T.contiguous().T,
     )
     weight = torch.rand(6, 2, dtype=torch.float64, device=kernel_device)[:, 1]
-    upstream = torch.randn(12, dtype=torch.float64, device=kernel_device)[::2] if reduction == "none" else None
+    upstream = (
+        torch.randn(12, dtype=torch.float64, device=kernel_device)[::2]
+        if reduction == "none"
+        else None
+    )
     loss = case.make(reduction=reduction)
-    assert_close(by_kernel(loss, strided, weight, upstream), by_definition(loss, strided, weight, upstream))
+    assert_close(
+        by_kernel(loss, strided, weight, upstream), by_definition(loss, strided, weight, upstream)
+    )
 
 
 @every_spherical_loss
@@ -203,7 +244,9 @@ def test_exact_weights_make_an_exact_loss(case: LossCase, kernel_device: torch.d
 
 def stats_of_row(row: Tensor) -> SphericalStats:
     """Those of `row` with each class as the target in turn."""
-    stats = SphericalStats.from_logits(row.repeat(len(row), 1), torch.arange(len(row), device=row.device))
+    stats = SphericalStats.from_logits(
+        row.repeat(len(row), 1), torch.arange(len(row), device=row.device)
+    )
     return moved(stats, row.dtype, row.device)
 
 
@@ -219,7 +262,9 @@ def test_extreme_values_and_gradients_are_those_of_autograd(
     for x, y in zip(by_kernel(loss, stats, None), expected, strict=True):
         assert x.isfinite().all()
         # What autograd rounds in this dtype, on its way through a dozen operations; of the largest, as 1 + x cancels.
-        torch.testing.assert_close(x, y, rtol=0, atol=12 * torch.finfo(dtype).eps * float(y.abs().max()))
+        torch.testing.assert_close(
+            x, y, rtol=0, atol=12 * torch.finfo(dtype).eps * float(y.abs().max())
+        )
 
 
 @pytest.mark.parametrize("a", [1e-6, 1e6, 1e30])
@@ -242,7 +287,9 @@ def test_a_row_without_spread_has_a_gradient_of_zero(row: str, kernel_device: to
     loss = zloss.ZLoss(a=0.7, b=1.5, reduction="none")
     value, *grads = by_kernel(loss, stats_of_row(ROWS[row].to(kernel_device)), None)
     # Rounded once, to float32: half a unit is 6e-8.
-    torch.testing.assert_close(value, torch.full_like(value, math.log1p(math.exp(0.7 * 1.5)) / 0.7), rtol=6e-8, atol=0)
+    torch.testing.assert_close(
+        value, torch.full_like(value, math.log1p(math.exp(0.7 * 1.5)) / 0.7), rtol=6e-8, atol=0
+    )
     for grad in grads:
         assert grad.count_nonzero() == 0
 
@@ -251,7 +298,12 @@ def test_a_row_without_spread_has_a_gradient_of_zero(row: str, kernel_device: to
 def test_what_counts_as_spread(dtype: torch.dtype, kernel_device: torch.device) -> None:
     # Standard deviations from half to twice the rounding error of the mean, 4 eps of it.
     mean = torch.full((5,), 3.0, dtype=dtype, device=kernel_device)
-    std = 4 * torch.finfo(dtype).eps * mean * torch.tensor([0.5, 0.9, 1.1, 2.0, 0.0], device=kernel_device)
+    std = (
+        4
+        * torch.finfo(dtype).eps
+        * mean
+        * torch.tensor([0.5, 0.9, 1.1, 2.0, 0.0], device=kernel_device)
+    )
     stats = SphericalStats.from_moments(mean + 8 * std, mean, CLASSES * std.square(), CLASSES)
     stats = moved(stats, dtype, kernel_device)
     for grad in by_kernel(zloss.ZLoss(a=1.0, b=1.0, reduction="none"), stats, None)[1:]:
@@ -264,7 +316,9 @@ def test_softplus_to_the_last_digits(z: float, kernel_device: torch.device) -> N
     x = -z
     expected = max(x, 0.0) + math.log1p(math.exp(-abs(x)))
     target = torch.tensor([z], dtype=torch.float64, device=kernel_device)
-    stats = SphericalStats.from_moments(target, torch.zeros_like(target), torch.full_like(target, 4.0), 4)
+    stats = SphericalStats.from_moments(
+        target, torch.zeros_like(target), torch.full_like(target, 4.0), 4
+    )
     value = kernel_loss(zloss.ZLoss(a=1.0, b=0.0), moved(stats, torch.float64, kernel_device))
     assert value.item() == pytest.approx(expected, rel=1e-15, abs=0)
 
@@ -311,7 +365,9 @@ def test_a_hyper_parameter_that_is_trained_has_none() -> None:
 
 @pytest.mark.usefixtures("forced")
 @pytest.mark.parametrize(("name", "value"), [("a", 0.0), ("a", -1.0), ("b", math.inf)])
-def test_bad_hyper_parameters_are_refused(name: str, value: float, kernel_device: torch.device) -> None:
+def test_bad_hyper_parameters_are_refused(
+    name: str, value: float, kernel_device: torch.device
+) -> None:
     loss = zloss.ZLoss(a=1.0, b=2.0)
     setattr(loss, name, value)
     with pytest.raises(ValueError, match=f"{name} must be a finite number"):
@@ -331,7 +387,9 @@ def test_statistics_are_twice_differentiable_unless_they_say_otherwise() -> None
     dense = SphericalStats.from_logits(logits, target)
     assert not dense.once_differentiable
     assert not SphericalStats(dense.target, dense.sum, dense.sumsq, 9).once_differentiable
-    assert SphericalStats.from_moments(*moments(dense), 9, once_differentiable=True).once_differentiable
+    assert SphericalStats.from_moments(
+        *moments(dense), 9, once_differentiable=True
+    ).once_differentiable
 
 
 def test_a_cpu_does_without(device: torch.device) -> None:
@@ -353,7 +411,14 @@ Spoil = Callable[[SphericalStats], object]
         lambda stats: setattr(stats, "target", stats.target[:0]),
         lambda stats: setattr(stats, "target", stats.target.repeat(10_000)),
     ],
-    ids=["twice differentiable", "mixed dtypes", "mixed devices", "half precision", "no rows", "many rows"],
+    ids=[
+        "twice differentiable",
+        "mixed dtypes",
+        "mixed devices",
+        "half precision",
+        "no rows",
+        "many rows",
+    ],
 )
 def test_statistics_that_are_left_to_autograd(spoil: Spoil, cuda: torch.device) -> None:
     stats = random_stats((5,), torch.float32, cuda)
@@ -405,7 +470,9 @@ def test_in_a_cuda_graph(case: LossCase, shape: tuple[int, ...], cuda: torch.dev
     assert_close([value.detach(), *grads], by_definition(loss, new, None))
 
 
-@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")  # torch 2.11 says so of every profile
+@pytest.mark.filterwarnings(
+    "ignore:Warning. Profiler clears events"
+)  # torch 2.11 says so of every profile
 @every_spherical_loss
 def test_one_launch_forward_and_one_backward(
     case: LossCase, cuda: torch.device, monkeypatch: pytest.MonkeyPatch

@@ -3,9 +3,14 @@
 import random
 from pathlib import Path
 
-from zloss.lab.corpora import prepare
+from zloss_lab.corpora import prepare
 
-SENTENCES = ("the cat sat on the mat .", "the dog ate the cat .", "a bird saw the dog on a mat .", "a cat saw a bird .")
+SENTENCES = (
+    "the cat sat on the mat .",
+    "the dog ate the cat .",
+    "a bird saw the dog on a mat .",
+    "a cat saw a bird .",
+)
 
 
 def pets_text(lines: int) -> str:

@@ -11,19 +11,30 @@ import pytest
 
 from tests.lab.command_line import zloss
 from tests.lab.pets import SENTENCES, pets_text
-from zloss.lab import __main__ as command
-from zloss.lab import cli, runs
-from zloss.lab.corpora import Corpus, prepare
-from zloss.lab.corpora.catalogue import SPLITS
-from zloss.lab.experiments import build_experiment, preset, preset_names
-from zloss.lab.models import TrainedModel
-from zloss.lab.networks import PRESETS
-from zloss.lab.runs import Run
-from zloss.lab.terminal import console
-from zloss.lab.training import fit
+from zloss_lab import __main__ as command
+from zloss_lab import cli, runs
+from zloss_lab.corpora import Corpus, prepare
+from zloss_lab.corpora.catalogue import SPLITS
+from zloss_lab.experiments import build_experiment, preset, preset_names
+from zloss_lab.models import TrainedModel
+from zloss_lab.networks import PRESETS
+from zloss_lab.runs import Run
+from zloss_lab.terminal import console
+from zloss_lab.training import fit
 
-SMALL = ["network.embedding=8", "network.hidden=[16]", "network.context=3", "network.head.b=2.0", "training.steps=40"]
-SMALL += ["training.output_lr=0.05", "training.validate_every=20", "training.batch_size=20", "training.log_every=10"]
+SMALL = [
+    "network.embedding=8",
+    "network.hidden=[16]",
+    "network.context=3",
+    "network.head.b=2.0",
+    "training.steps=40",
+]
+SMALL += [
+    "training.output_lr=0.05",
+    "training.validate_every=20",
+    "training.batch_size=20",
+    "training.log_every=10",
+]
 SETTINGS = [word for setting in SMALL for word in ("--set", setting)]
 SEARCH = ("--corpus", "CORPUS", "--space", "z_loss")
 NO_UTF_8 = os.fsdecode(b"\xff")  # as a name from Latin-1
@@ -33,11 +44,15 @@ NO_UTF_8 = os.fsdecode(b"\xff")  # as a name from Latin-1
 def run(tmp_path: Path) -> Path:
     (tmp_path / "text.txt").write_text(pets_text(400))
     assert zloss("data", "prepare", tmp_path / "text.txt", "--to", tmp_path / "corpus") == 0
-    assert zloss("train", tmp_path / "runs" / "one", "--corpus", tmp_path / "corpus", *SETTINGS) == 0
+    assert (
+        zloss("train", tmp_path / "runs" / "one", "--corpus", tmp_path / "corpus", *SETTINGS) == 0
+    )
     return tmp_path / "runs" / "one"
 
 
-def test_from_text_to_predictions(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_text_to_predictions(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     capsys.readouterr()
     assert zloss("data", "info", tmp_path / "corpus", "--json") == 0
     assert json.loads(capsys.readouterr().out)["splits"].keys() == {"train", "valid", "test"}
@@ -65,20 +80,35 @@ def test_from_text_to_predictions(run: Path, tmp_path: Path, capsys: pytest.Capt
         (("train", "RUN", "--corpus", "CORPUS"), "is not empty: resume the run that is there"),
         (("train", "text.txt", "--corpus", "CORPUS"), "text.txt is a file, a run is a folder"),
         (("train", "NEW"), "a new run needs --corpus"),
-        (("train", "NEW", "--corpus", "CORPUS", "--preset", "net3"), "unknown preset: 'net3'; did you mean 'net"),
+        (
+            ("train", "NEW", "--corpus", "CORPUS", "--preset", "net3"),
+            "unknown preset: 'net3'; did you mean 'net",
+        ),
         (
             ("train", "NEW", "--corpus", "CORPUS", "--set", "training.lrr=1"),
             "[training] unknown key: 'lrr'; did you mean 'lr'",
         ),
         (("train", "NEW", "--corpus", "CORPUS", "--set", "nonsense"), "write NAME=VALUE"),
-        (("train", "NEW", "--corpus", "CORPUS", "--set", "lr=1"), "unknown key: 'lr'; did you mean 'training.lr'?"),
-        (("train", "NEW", "--corpus", "CORPUS", "--set", "training.lr=fast"), "training.lr must be float, got 'fast'"),
+        (
+            ("train", "NEW", "--corpus", "CORPUS", "--set", "lr=1"),
+            "unknown key: 'lr'; did you mean 'training.lr'?",
+        ),
+        (
+            ("train", "NEW", "--corpus", "CORPUS", "--set", "training.lr=fast"),
+            "training.lr must be float, got 'fast'",
+        ),
         (
             ("train", "NEW", "--corpus", "CORPUS", "--set", "training.epochs=1.5"),
             "training.epochs must be int or none, got 1.5",
         ),
-        (("train", "NEW", "--corpus", "CORPUS", "--set", "network.hidden=9"), "network.hidden must be a list of int"),
-        (("train", "NEW", "--corpus", "CORPUS", "--set", "corpus=x"), "name the corpus by --corpus FOLDER"),
+        (
+            ("train", "NEW", "--corpus", "CORPUS", "--set", "network.hidden=9"),
+            "network.hidden must be a list of int",
+        ),
+        (
+            ("train", "NEW", "--corpus", "CORPUS", "--set", "corpus=x"),
+            "name the corpus by --corpus FOLDER",
+        ),
         (
             ("train", "RUN", "--resume", "--set", "training.lr=2", "--preset", "ptb"),
             "the config that the run has, in RUN/config.json: leave out --preset and --set, or start a new run",
@@ -87,26 +117,56 @@ def test_from_text_to_predictions(run: Path, tmp_path: Path, capsys: pytest.Capt
             ("train", "NEW", "--corpus", "text.txt"),
             "text.txt is no prepared corpus: there is no manifest.json. Make one",
         ),
-        (("train", "NEW", "--corpus", "CORPUS", "--config", "MISSING.toml"), "cannot be read as TOML: No such"),
+        (
+            ("train", "NEW", "--corpus", "CORPUS", "--config", "MISSING.toml"),
+            "cannot be read as TOML: No such",
+        ),
         (("train", "NEW", "--corpus", "NOWHERE"), "NOWHERE"),
         (("train", "NOWHERE", "--resume"), "is not a run"),
         (("evaluate", "NOWHERE"), "is not a run"),
         (("runs", "NOWHERE"), "no runs in"),
         (("plot", "RUN", "--metric", "beauty"), "has no beauty; it has top_1_error, top_5_error"),
         (("data", "info", "NOWHERE"), "NOWHERE"),
-        (("data", "prepare", "ptbb", "--to", "NEW"), "no corpus of that name; did you mean 'ptb'? The named ones are"),
-        (("data", "prepare", "NOWHERE", "--to", "NEW"), "no corpus of that name; the named ones are"),
-        (("data", "prepare", "text.txt", "--to", "text.txt/new"), "text.txt/new: the file text.txt is in the way"),
-        (("data", "prepare", "ptb", "--to", "text.txt/in/new"), "text.txt/in/new: the file text.txt is in the way"),
-        (("train", "NEW", "--corpus", "CORPUS", "--set", "device=abacus"), "there is no device 'abacus'"),
-        (("train", "NEW", "--corpus", "CORPUS", "--set", "device=meta"), "there is no device 'meta' to train on"),
-        (("train", "NEW", "--corpus", "CORPUS", "--set", "training.lr_factor=2"), "lr_factor must be below 1"),
-        (("train", "NEW", "--corpus", "CORPUS", "--set", f"training.seed={10**23}"), "seed must be from 0 to 2^63"),
+        (
+            ("data", "prepare", "ptbb", "--to", "NEW"),
+            "no corpus of that name; did you mean 'ptb'? The named ones are",
+        ),
+        (
+            ("data", "prepare", "NOWHERE", "--to", "NEW"),
+            "no corpus of that name; the named ones are",
+        ),
+        (
+            ("data", "prepare", "text.txt", "--to", "text.txt/new"),
+            "text.txt/new: the file text.txt is in the way",
+        ),
+        (
+            ("data", "prepare", "ptb", "--to", "text.txt/in/new"),
+            "text.txt/in/new: the file text.txt is in the way",
+        ),
+        (
+            ("train", "NEW", "--corpus", "CORPUS", "--set", "device=abacus"),
+            "there is no device 'abacus'",
+        ),
+        (
+            ("train", "NEW", "--corpus", "CORPUS", "--set", "device=meta"),
+            "there is no device 'meta' to train on",
+        ),
+        (
+            ("train", "NEW", "--corpus", "CORPUS", "--set", "training.lr_factor=2"),
+            "lr_factor must be below 1",
+        ),
+        (
+            ("train", "NEW", "--corpus", "CORPUS", "--set", f"training.seed={10**23}"),
+            "seed must be from 0 to 2^63",
+        ),
         (
             ("train", "NEW", "--corpus", "CORPUS", "--set", "training.score=mmr"),
             "unknown score: 'mmr'; did you mean 'mrr'",
         ),
-        (("train", "NEW", "--corpus", "CORPUS", "--set", "training.score=perplexity"), "no perplexity"),
+        (
+            ("train", "NEW", "--corpus", "CORPUS", "--set", "training.score=perplexity"),
+            "no perplexity",
+        ),
         (("evaluate", "RUN", "--split", "nothing"), "nothing"),
         (("predict", "RUN", "the cat", "--top", "0"), "k must be between 1"),
         (("plot", "RUN", "--to", "text.txt/curve.png"), "text.txt"),
@@ -143,7 +203,9 @@ def test_mistakes_end_with_a_line_and_no_traceback(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_corpus_that_cannot_be_read(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_corpus_that_cannot_be_read(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "corpus" / "train.tokens").write_bytes(b"cut short")
     for arguments in (
         ("train", tmp_path / "new", "--corpus", tmp_path / "corpus"),
@@ -158,10 +220,16 @@ def test_a_corpus_that_cannot_be_read(run: Path, tmp_path: Path, capsys: pytest.
     assert Run.open(run).steps() == [20, 40]
 
 
-def test_a_corpus_that_has_moved(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_corpus_that_has_moved(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What the message says to do is done; a new run, which has no config, is told nothing of it."""
     (tmp_path / "corpus").rename(tmp_path / "elsewhere")
-    commands = (("evaluate", run, "--limit", 20), ("train", run, "--resume"), ("predict", run, "the cat"))
+    commands = (
+        ("evaluate", run, "--limit", 20),
+        ("train", run, "--resume"),
+        ("predict", run, "the cat"),
+    )
     for arguments in commands:
         assert zloss(*arguments) == 1
         advice = f"Make one with `zloss data prepare`, or change `corpus` in {run / 'config.json'} where it has moved"
@@ -173,7 +241,9 @@ def test_a_corpus_that_has_moved(run: Path, tmp_path: Path, capsys: pytest.Captu
     assert [zloss(*arguments) for arguments in commands] == [0, 0, 0]
 
 
-def test_another_vocabulary_than_that_of_the_run(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_vocabulary_than_that_of_the_run(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.rmtree(tmp_path / "corpus")
     (tmp_path / "text.txt").write_text("\n".join(sentence.upper() for sentence in SENTENCES * 100))
     assert zloss("data", "prepare", tmp_path / "text.txt", "--to", tmp_path / "corpus") == 0
@@ -191,19 +261,32 @@ def test_a_full_disk_while_training(
     monkeypatch.setattr(runs, "save_file", full)
     assert zloss("train", tmp_path / "new", "--corpus", tmp_path / "corpus", *SETTINGS) == 1
     error = capsys.readouterr().err.replace("\n", " ")
-    assert f"error: the checkpoint of step 20 of {tmp_path / 'new'} could not be written, the disk is full" in error
+    assert (
+        f"error: the checkpoint of step 20 of {tmp_path / 'new'} could not be written, the disk is full"
+        in error
+    )
     monkeypatch.undo()
     assert zloss("train", tmp_path / "new", "--resume") == 0
 
 
 @pytest.mark.parametrize(
-    "setting", ["training.lr=1e30", "training.lr=1e300", "training.weight_decay=1e300", "network.head.a=1e300"]
+    "setting",
+    [
+        "training.lr=1e30",
+        "training.lr=1e300",
+        "training.weight_decay=1e300",
+        "network.head.a=1e300",
+    ],
 )
-def test_numbers_beyond_reason(setting: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_beyond_reason(
+    setting: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Those that are too large for a float32, too."""
     wild = (*SETTINGS, "--set", setting)
     assert zloss("train", tmp_path / "new", "--corpus", tmp_path / "corpus", *wild) == 1
-    assert "Lower the learning rates (lr, output_lr) or clip the gradient" in capsys.readouterr().err
+    assert (
+        "Lower the learning rates (lr, output_lr) or clip the gradient" in capsys.readouterr().err
+    )
 
 
 def test_after_ctrl_c_it_says_how_to_go_on(
@@ -235,8 +318,15 @@ def test_what_is_shown_of_runs_fits_a_screen(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     capsys.readouterr()
-    head = ("--set", 'network.head={head="hierarchical"}', "--set", "training.validation_examples=20")
-    assert zloss("train", "runs/two", "--corpus", "corpus", *SETTINGS[:6], *SETTINGS[8:], *head) == 0
+    head = (
+        "--set",
+        'network.head={head="hierarchical"}',
+        "--set",
+        "training.validation_examples=20",
+    )
+    assert (
+        zloss("train", "runs/two", "--corpus", "corpus", *SETTINGS[:6], *SETTINGS[8:], *head) == 0
+    )
     lines = capsys.readouterr().out.splitlines()
     shown = [line for line in lines if line.startswith("epoch")]
     assert [line.count("perplexity") for line in shown] == [1, 1]
@@ -256,13 +346,20 @@ def test_a_run_that_has_nothing_to_plot_is_left_out(
     capsys.readouterr()
     assert zloss("plot", run.parent, "--to", tmp_path / "curves.png") == 0
     wrote, left_out = capsys.readouterr().out.splitlines()
-    assert (wrote.split()[0], left_out) == ("wrote", f"left out, without top_10_error so far: {run.parent / 'new'}")
+    assert (wrote.split()[0], left_out) == (
+        "wrote",
+        f"left out, without top_10_error so far: {run.parent / 'new'}",
+    )
     assert (tmp_path / "curves.png").exists()
 
 
 @pytest.mark.parametrize(("columns", "shown"), [(40, 1), (60, 3), (80, 4)])
 def test_a_narrow_screen_shows_fewer_numbers_and_cuts_none(
-    columns: int, shown: int, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    columns: int,
+    shown: int,
+    run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(console, "width", columns)
     monkeypatch.chdir(run.parent.parent)
@@ -292,16 +389,37 @@ def test_a_run_that_is_named_twice_is_listed_once(
     [
         ("config.json", b"{", "config.json cannot be read"),
         ("config.json", b"\xff", "config.json cannot be read"),
-        ("config.json", b'{"architectures": ["another program"]}', "config.json is not the config of a run"),
+        (
+            "config.json",
+            b'{"architectures": ["another program"]}',
+            "config.json is not the config of a run",
+        ),
         ("config.json", b"[]", "config.json cannot be read: it must be one JSON object"),
-        ("metrics.jsonl", b'{"kind": "training", "step": 1, "epoch": 0}\n{\n', "metrics.jsonl, line 2, is no JSON"),
-        ("metrics.jsonl", b"{}\n", "metrics.jsonl, line 1, is no metrics with kind, step and epoch"),
+        (
+            "metrics.jsonl",
+            b'{"kind": "training", "step": 1, "epoch": 0}\n{\n',
+            "metrics.jsonl, line 2, is no JSON",
+        ),
+        (
+            "metrics.jsonl",
+            b"{}\n",
+            "metrics.jsonl, line 1, is no metrics with kind, step and epoch",
+        ),
         ("metrics.jsonl", b"5\n", "metrics.jsonl, line 1, is no metrics with kind, step and epoch"),
-        ("checkpoints/000000040/state.json", b"[]", "checkpoints/000000040/state.json cannot be read: it must be"),
+        (
+            "checkpoints/000000040/state.json",
+            b"[]",
+            "checkpoints/000000040/state.json cannot be read: it must be",
+        ),
     ],
 )
 def test_a_broken_run_leaves_the_others_in_the_table(
-    file: str, content: bytes, message: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    file: str,
+    content: bytes,
+    message: str,
+    run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """And in the picture."""
     broken = run.parent / "broken"
@@ -340,7 +458,9 @@ def test_a_run_that_others_may_not_look_into_is_left_out(
     assert error == f"left out: {run.parent / 'locked'}: Permission denied\n"
 
 
-def test_a_folder_without_runs_is_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_runs_is_named(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As where a name is mistyped: a comparison does not pass over it in silence."""
     capsys.readouterr()
     assert zloss("runs", run, tmp_path / "onne", "--json") == 1
@@ -352,7 +472,8 @@ def test_a_folder_without_runs_is_named(run: Path, tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize(
-    ("config", "message"), [("{}", "missing key: 'corpus'"), ('{"corpus": 5}', "corpus must be str, got 5")]
+    ("config", "message"),
+    [("{}", "missing key: 'corpus'"), ('{"corpus": 5}', "corpus must be str, got 5")],
 )
 def test_a_config_that_was_edited_by_hand(
     config: str, message: str, run: Path, capsys: pytest.CaptureFixture[str]
@@ -364,7 +485,9 @@ def test_a_config_that_was_edited_by_hand(
         assert capsys.readouterr().err == f"error: {run / 'config.json'}: {message}\n"
 
 
-def test_words_and_names_are_shown_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_and_names_are_shown_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """None of them is markup of a terminal, or an emoji."""
     (tmp_path / "forum[b].txt").write_text("[/b] saw [red] .\n:cat: saw [/b] .\n" * 200)
     assert zloss("data", "prepare", tmp_path / "forum[b].txt", "--to", tmp_path / "corpus") == 0
@@ -399,13 +522,17 @@ def test_the_words_before_are_those_that_training_would_give(tmp_path: Path) -> 
 def test_the_step_of_a_run_that_was_stopped(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It was saved after its last line of metrics."""
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (run / "metrics.jsonl").write_text("".join(line for line in lines if json.loads(line)["step"] <= 30))
+    (run / "metrics.jsonl").write_text(
+        "".join(line for line in lines if json.loads(line)["step"] <= 30)
+    )
     capsys.readouterr()
     assert zloss("runs", run, "--json") == 0
     assert [row["step"] for row in json.loads(capsys.readouterr().out)] == [40]
 
 
-def test_a_run_can_be_used_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Path) -> None:
+def test_a_run_can_be_used_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert zloss("train", "runs/two", "--corpus", "corpus", *SETTINGS) == 0
     monkeypatch.chdir(tmp_path / "runs")
@@ -423,7 +550,11 @@ def test_options_of_preparation(tmp_path: Path) -> None:
         assert zloss("data", "prepare", text, "--to", tmp_path / name, *options) == 0
         return Corpus.open(tmp_path / name)
 
-    assert [len(prepared("cut", "--fractions", 0.2, 0.1).split(split)) for split in SPLITS] == [420, 120, 60]
+    assert [len(prepared("cut", "--fractions", 0.2, 0.1).split(split)) for split in SPLITS] == [
+        420,
+        120,
+        60,
+    ]
     assert prepared("whole", "--fractions", 0, 0).splits == ("train",)
     assert prepared("train", "--no-whole-vocabulary").unknown is not None
     everything = prepared("all", "--whole-vocabulary")
@@ -440,7 +571,9 @@ def test_files_of_another_version(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert zloss(*command, "--no-check-counts") == 0
 
 
-def test_names_of_files_need_not_be_utf_8(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_of_files_need_not_be_utf_8(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text, corpus, picture = (tmp_path / f"{NO_UTF_8}{ending}" for ending in (".txt", "", ".png"))
     text.write_text(pets_text(400))
     for _ in range(2):  # to write it, and to find it there
@@ -474,28 +607,38 @@ def test_presets_are_those_of_the_paper() -> None:
     assert {"ptb", "net1", "net2", "small"} == set(preset_names())
     for name, network in PRESETS.items():
         built = build_experiment("corpus", preset_name=name).network
-        assert (built.context, built.embedding, built.hidden) == (network.context, network.embedding, network.hidden)
+        assert (built.context, built.embedding, built.hidden) == (
+            network.context,
+            network.embedding,
+            network.hidden,
+        )
     assert preset("net1")["training"]["batch_size"] == 200
     assert preset("ptb")["training"]["batch_size"] == 250
 
 
 def test_a_file_goes_over_the_preset_and_settings_over_both(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("[training]\nlr = 0.7\nseed = 3\n[network.head]\na = 0.4\n")
-    built = build_experiment("c", preset_name="ptb", file=tmp_path / "mine.toml", settings=["training.seed=4"])
+    built = build_experiment(
+        "c", preset_name="ptb", file=tmp_path / "mine.toml", settings=["training.seed=4"]
+    )
     assert (built.training.lr, built.training.seed, built.training.batch_size) == (0.7, 4, 250)
     assert built.network.head.options["a"] == 0.4
     assert built.network.head.options["b"] == 10.0
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "zloss.lab.cli", None)
-    monkeypatch.delitem(sys.modules, "zloss.lab.cli")
+    monkeypatch.setitem(sys.modules, "zloss_lab.cli", None)
+    monkeypatch.delitem(sys.modules, "zloss_lab.cli")
     monkeypatch.setitem(sys.modules, "typer", None)
-    with pytest.raises(SystemExit, match=r"the lab needs typer, which is not installed: pip install 'zloss\[lab\]'"):
+    with pytest.raises(
+        SystemExit, match=r"the lab needs typer, which is not installed: pip install 'zloss\[lab\]'"
+    ):
         command.main()
 
 
-def test_ctrl_c_while_it_starts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_while_it_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def interrupted(_: str) -> None:
         raise KeyboardInterrupt
 

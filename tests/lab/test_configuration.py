@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from zloss.heads import HeadConfig
-from zloss.lab.configuration import ConfigError, from_table, overridden, to_table
+from zloss_lab.configuration import ConfigError, from_table, overridden, to_table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,11 @@ class Outer:
 
 
 def test_a_table_becomes_a_config() -> None:
-    table = {"rate": 2, "limit": 3, "inner": {"widths": [1], "head": {"head": "dense", "loss": "z_loss", "a": 0.3}}}
+    table = {
+        "rate": 2,
+        "limit": 3,
+        "inner": {"widths": [1], "head": {"head": "dense", "loss": "z_loss", "a": 0.3}},
+    }
     config = from_table(Outer, table)
     head = HeadConfig(head="dense", loss="z_loss", options={"a": 0.3})
     assert config == Outer(rate=2.0, limit=3, inner=Inner(widths=(1,), head=head))
@@ -55,8 +59,14 @@ def test_none_is_a_word_where_it_is_allowed() -> None:
     [
         ({"raet": 1}, "unknown key: 'raet'; did you mean 'rate'\\?"),
         ({"inner": {"width": [1]}}, r"\[inner\] unknown key: 'width'; did you mean 'widths'\?"),
-        ({"inner": {"head": {"head": "dens"}}}, r"\[inner.head\] unknown head: 'dens'; did you mean 'dense'\?"),
-        ({"inner": {"head": {"loss": "softmax"}}}, r"\[inner.head\] the factored head cannot train softmax"),
+        (
+            {"inner": {"head": {"head": "dens"}}},
+            r"\[inner.head\] unknown head: 'dens'; did you mean 'dense'\?",
+        ),
+        (
+            {"inner": {"head": {"loss": "softmax"}}},
+            r"\[inner.head\] the factored head cannot train softmax",
+        ),
         ({"rate": "fast"}, "rate must be float, got 'fast'"),
         ({"rate": 10**400}, "rate must be float, got 1000"),
         ({"count": 1.5}, "count must be int, got 1.5"),

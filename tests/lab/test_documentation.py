@@ -7,17 +7,21 @@ from typing import Any
 
 import pytest
 
-from zloss.lab.configuration import to_table
-from zloss.lab.corpora import CATALOGUE
-from zloss.lab.corpora.catalogue import SPLITS
-from zloss.lab.experiments import build_experiment, preset_names
-from zloss.lab.networks import NetworkConfig
-from zloss.lab.training import Experiment, TrainingConfig
+from zloss_lab.configuration import to_table
+from zloss_lab.corpora import CATALOGUE
+from zloss_lab.corpora.catalogue import SPLITS
+from zloss_lab.experiments import build_experiment, preset_names
+from zloss_lab.networks import NetworkConfig
+from zloss_lab.training import Experiment, TrainingConfig
 
 TEXT = (Path(__file__).parents[2] / "docs" / "lab.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| `(?P<name>[\w.-]+)` \| (?P<cells>.*) \|$", re.MULTILINE)
 TABLES = {"network": NetworkConfig, "training": TrainingConfig}
-KEYS = [f"{table}.{field.name}" for table, config in TABLES.items() for field in dataclasses.fields(config)]
+KEYS = [
+    f"{table}.{field.name}"
+    for table, config in TABLES.items()
+    for field in dataclasses.fields(config)
+]
 
 
 def rows(section: str) -> dict[str, list[str]]:
@@ -28,14 +32,18 @@ def rows(section: str) -> dict[str, list[str]]:
 
 def shown(value: Any) -> str:
     """As it would be written in TOML."""
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return (
+        "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    )
 
 
 @pytest.mark.parametrize("key", KEYS)
 def test_every_key_has_its_default(key: str) -> None:
     table, _, name = key.partition(".")
     default = to_table(Experiment(corpus=""))[table][name]
-    assert rows("Configuration")[key][0] == ("factored Z-loss" if key == "network.head" else shown(default))
+    assert rows("Configuration")[key][0] == (
+        "factored Z-loss" if key == "network.head" else shown(default)
+    )
 
 
 def test_there_are_no_other_keys() -> None:
@@ -63,5 +71,7 @@ def test_corpora(name: str) -> None:
     entry = CATALOGUE[name]
     _, words, vocabulary, _ = rows("Corpora")[name]
     expected = (entry.expected_words.get(split) for split in SPLITS)
-    assert words == " / ".join("unknown" if number is None else f"{number:,}" for number in expected)
+    assert words == " / ".join(
+        "unknown" if number is None else f"{number:,}" for number in expected
+    )
     assert vocabulary == f"{entry.expected_vocabulary:,}"

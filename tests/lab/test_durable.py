@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from zloss.lab import durable
+from zloss_lab import durable
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from zloss.lab import durable
+from zloss_lab import durable
 
 os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 durable.write_file(Path(sys.argv[1]), "half a truth")
@@ -32,7 +32,10 @@ def test_what_a_killed_process_leaves_goes_with_the_next_write(tmp_path: Path) -
     left = [place.name for place in tmp_path.iterdir() if durable.is_partial(place)]
     assert (path.read_text(), len(left)) == ("before", 1)
     durable.write_file(path, "after")
-    assert (path.read_text(), [place.name for place in tmp_path.iterdir()]) == ("after", ["file.json"])
+    assert (path.read_text(), [place.name for place in tmp_path.iterdir()]) == (
+        "after",
+        ["file.json"],
+    )
 
 
 def test_many_write_one_file_and_each_writes_it_in_whole(tmp_path: Path) -> None:
@@ -53,7 +56,9 @@ def test_many_write_one_file_and_each_writes_it_in_whole(tmp_path: Path) -> None
 
 
 @posix
-def test_a_lock_is_of_what_stands_there_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_is_of_what_stands_there_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While one waits for the lock, whoever has it finishes, and a third one begins anew."""
     import fcntl
 
@@ -81,7 +86,9 @@ def test_what_another_one_is_writing_is_left_alone(kind: str, tmp_path: Path) ->
             place = partial if kind == "file" else partial / "words"
             place.write_text(words)
             if words == "first":
-                with pytest.raises(OSError, match="another process is writing it: wait until it is there"):
+                with pytest.raises(
+                    OSError, match="another process is writing it: wait until it is there"
+                ):
                     filled("second")
             assert place.read_text() == words
 

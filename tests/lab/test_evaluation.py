@@ -14,10 +14,10 @@ from torch import Tensor
 
 import zloss
 from tests.lab.test_networks import COUNTS, build, every_head, small
-from zloss.lab import evaluation
-from zloss.lab.evaluation import Evaluation, constant_classifier, evaluate, evaluation_mode
-from zloss.lab.networks import NgramNetwork
-from zloss.lab.ngrams import NgramBatches
+from zloss_lab import evaluation
+from zloss_lab.evaluation import Evaluation, constant_classifier, evaluate, evaluation_mode
+from zloss_lab.networks import NgramNetwork
+from zloss_lab.ngrams import NgramBatches
 
 CLASSES, CONTEXT, KS = 40, 3, (1, 3, 10)
 TEXT = torch.randint(CLASSES, (300,), generator=torch.Generator().manual_seed(1))
@@ -31,7 +31,10 @@ def text(device: torch.device | None = None, **options: Any) -> NgramBatches:
 
 def expected(ranks: list[int], ks: tuple[int, ...] = KS) -> dict[str, float]:
     scores = {f"top_{k}_error": sum(rank > k for rank in ranks) / len(ranks) for k in ks}
-    return scores | {"mrr": sum(1 / rank for rank in ranks) / len(ranks), "mean_rank": sum(ranks) / len(ranks)}
+    return scores | {
+        "mrr": sum(1 / rank for rank in ranks) / len(ranks),
+        "mean_rank": sum(ranks) / len(ranks),
+    }
 
 
 def assert_scores(result: Evaluation, wanted: dict[str, float], rel: float = SUMMED) -> None:
@@ -61,7 +64,10 @@ def test_it_is_its_definition(head: str, device: torch.device) -> None:
     network = build(small(head), device)
     ranks, surprises = [], []
     for t in range(EXAMPLES):
-        (row,), target = logits_of(network, TEXT[None, t : t + CONTEXT].to(device)), int(TEXT[t + CONTEXT])
+        (row,), target = (
+            logits_of(network, TEXT[None, t : t + CONTEXT].to(device)),
+            int(TEXT[t + CONTEXT]),
+        )
         ranks.append(1 + sum(other > row[target] for other in row) if any(row) else CLASSES)
         surprises.append(math.log(sum(map(math.exp, row))) - row[target])
     result = evaluate(network, text(device), ks=KS)
@@ -80,7 +86,9 @@ def test_it_agrees_with_the_metrics_of_the_library(head: str, device: torch.devi
     context, target = next(iter(text(device).sampled(EXAMPLES, batch_size=EXAMPLES)))
     h = network.hidden(context)
     ranks = network.head.rank(h, target)
-    metrics: dict[str, Any] = {f"top_{k}_error": zloss.TopKError(k) for k in KS} | {"mrr": zloss.MeanReciprocalRank()}
+    metrics: dict[str, Any] = {f"top_{k}_error": zloss.TopKError(k) for k in KS} | {
+        "mrr": zloss.MeanReciprocalRank()
+    }
     for metric in metrics.values():
         metric.update(ranks)
     wanted = {name: metric.compute() for name, metric in metrics.items()}
@@ -94,7 +102,10 @@ def test_it_agrees_with_the_metrics_of_the_library(head: str, device: torch.devi
 def test_order_and_size_of_batches_do_not_matter() -> None:
     network = build(small("dense"))
     results = [
-        evaluate(network, NgramBatches(TEXT, context=CONTEXT, batch_size=size, shuffle=shuffle, seed=seed)).to_record()
+        evaluate(
+            network,
+            NgramBatches(TEXT, context=CONTEXT, batch_size=size, shuffle=shuffle, seed=seed),
+        ).to_record()
         for size, shuffle, seed in ((1, True, 1), (20, False, 2), (297, True, 3))
     ]
     assert results[0] == pytest.approx(results[1], rel=1e-6)
@@ -142,7 +153,9 @@ def test_progress() -> None:
     evaluate(build(small()), text(), progress=lambda done, total: seen.append((done, total)))
     assert seen == [(256, EXAMPLES), (EXAMPLES, EXAMPLES)]
     seen.clear()
-    evaluate(build(small()), text(), limit=30, progress=lambda done, total: seen.append((done, total)))
+    evaluate(
+        build(small()), text(), limit=30, progress=lambda done, total: seen.append((done, total))
+    )
     assert seen == [(30, 30)]
 
 
@@ -174,7 +187,9 @@ def test_a_word_that_never_occurred_is_infinitely_surprising() -> None:
 def test_the_constant_classifier_on_the_sample_of_a_network() -> None:
     network, batches = build(small()), text(seed=3)
     assert (
-        evaluate(network, batches, limit=50).examples == constant_classifier(COUNTS, batches, limit=50).examples == 50
+        evaluate(network, batches, limit=50).examples
+        == constant_classifier(COUNTS, batches, limit=50).examples
+        == 50
     )
     targets = torch.cat([target for _, target in batches.sampled(50)])
     assert constant_classifier(COUNTS, batches, limit=50).mean_rank == (targets + 1).double().mean()
@@ -197,19 +212,30 @@ def test_a_sample_is_the_same_every_time_and_says_so() -> None:
 def test_half_widths_are_their_definition() -> None:
     ranks, population = [1, 2, 2, 5, 40, 7, 1, 1], 20
     log_prob = [-0.1 * rank for rank in ranks]
-    result = Evaluation.of_ranks(torch.tensor(ranks), log_prob=torch.tensor(log_prob), population=population, ks=KS)
+    result = Evaluation.of_ranks(
+        torch.tensor(ranks), log_prob=torch.tensor(log_prob), population=population, ks=KS
+    )
 
     def half_width(values: list[float]) -> float:
-        return 1.96 * statistics.stdev(values) * math.sqrt((1 - len(values) / population) / len(values))
+        return (
+            1.96
+            * statistics.stdev(values)
+            * math.sqrt((1 - len(values) / population) / len(values))
+        )
 
     assert result.half_widths is not None
     perplexity = math.exp(-statistics.fmean(log_prob))
     wanted = {f"top_{k}_error": half_width([float(rank > k) for rank in ranks]) for k in KS}
-    wanted |= {"mrr": half_width([1 / rank for rank in ranks]), "mean_rank": half_width([*map(float, ranks)])}
+    wanted |= {
+        "mrr": half_width([1 / rank for rank in ranks]),
+        "mean_rank": half_width([*map(float, ranks)]),
+    }
     wanted["perplexity"] = perplexity * half_width([-value for value in log_prob])
     record = result.to_record()
     # 1.96 has three digits, and the log-probabilities are float32.
-    assert {name: record[f"{name}_half_width"] for name in wanted} == pytest.approx(wanted, rel=1e-4)
+    assert {name: record[f"{name}_half_width"] for name in wanted} == pytest.approx(
+        wanted, rel=1e-4
+    )
     assert result.perplexity == pytest.approx(perplexity, rel=1e-6)
 
 
@@ -223,7 +249,9 @@ def test_intervals_cover_what_they_should() -> None:
     covered = dict.fromkeys([*expected([1]), "perplexity"], 0)
     for _ in range(repetitions):
         drawn = torch.randperm(size, generator=generator)[:sample]
-        result = Evaluation.of_ranks(ranks[drawn], log_prob=log_prob[drawn], population=size, ks=KS).to_record()
+        result = Evaluation.of_ranks(
+            ranks[drawn], log_prob=log_prob[drawn], population=size, ks=KS
+        ).to_record()
         for name in covered:
             covered[name] += abs(result[name] - truth[name]) <= result[f"{name}_half_width"]
     # 95 %, give or take four standard deviations of 400 repetitions, and the normal approximation.
@@ -241,7 +269,9 @@ def test_a_cpu_takes_a_sample_where_all_would_take_long(monkeypatch: pytest.Monk
     monkeypatch.setattr(evaluation, "_LEAST_SAMPLE", 20)
     monkeypatch.setattr(evaluation, "_CPU_OPERATIONS", 2 * 8 * CLASSES * 100)
     assert evaluate(network, text()).examples == 100
-    assert evaluate(build(small("dense")), text()).examples == 50, "two passes: ranks and probabilities"
+    assert evaluate(build(small("dense")), text()).examples == 50, (
+        "two passes: ranks and probabilities"
+    )
     assert evaluate(network, text(), limit=EXAMPLES).examples == EXAMPLES
     monkeypatch.setattr(evaluation, "_CPU_OPERATIONS", 1)
     assert evaluate(network, text()).examples == 20
@@ -256,9 +286,13 @@ def test_scores_by_name() -> None:
     scores = {"top_1_error": 0.75, "top_3_error": 0.5, "mrr": 0.5, "mean_rank": 2.75}
     assert {name: result.score(name) for name in scores} == scores
     assert json.loads(json.dumps(result.to_record())) == scores | {"examples": 4, "population": 4}
-    with pytest.raises(ValueError, match=re.escape("unknown score: 'top_5_error'; did you mean 'top_3_error'?")):
+    with pytest.raises(
+        ValueError, match=re.escape("unknown score: 'top_5_error'; did you mean 'top_3_error'?")
+    ):
         result.score("top_5_error")
-    with pytest.raises(ValueError, match="no perplexity: the head ranks words and gives them no probabilities"):
+    with pytest.raises(
+        ValueError, match="no perplexity: the head ranks words and gives them no probabilities"
+    ):
         result.score("perplexity")
 
 
@@ -281,5 +315,7 @@ def test_bad_limits_and_counts() -> None:
     with pytest.raises(ValueError, match="limit must be at least 1 example, got 0"):
         evaluate(build(small()), text(), limit=0)
     for counts in (torch.zeros(CLASSES), torch.full((CLASSES,), -1), torch.ones(2, 3)):
-        with pytest.raises(ValueError, match="counts must be one number >= 0 per class, and not all 0"):
+        with pytest.raises(
+            ValueError, match="counts must be one number >= 0 per class, and not all 0"
+        ):
             constant_classifier(counts, text())

@@ -8,8 +8,8 @@ import torch
 from benchmarks import language_model
 from benchmarks.language_model import Plan, Timed, run
 from tests.lab.pets import pets_text
-from zloss.lab.corpora import prepare
-from zloss.lab.records import read_records
+from zloss_lab.corpora import prepare
+from zloss_lab.records import read_records
 
 SMALL = (
     "network.embedding=8",
@@ -18,7 +18,14 @@ SMALL = (
     "training.lr=0.1",
     "training.output_lr=0.05",
 )
-PLAN = Plan(turns=3, burst=10, epochs=2, steps=20, validations=2, settings=(*SMALL, "training.batch_size=20"))
+PLAN = Plan(
+    turns=3,
+    burst=10,
+    epochs=2,
+    steps=20,
+    validations=2,
+    settings=(*SMALL, "training.batch_size=20"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,17 +50,27 @@ def test_every_part_has_its_records(corpus: Path, tmp_path: Path, device: torch.
         ("speed", "speed", "dense"),
     ]
     assert str(corpus) not in output.read_text(), "where it lies is nobody's business"
-    assert all(record["corpus"] == "pets" and record["seed"] == 0 and "commit" in record for record in records)
+    assert all(
+        record["corpus"] == "pets" and record["seed"] == 0 and "commit" in record
+        for record in records
+    )
     assert [
-        record["ratio_to_factored"] for record in records if record["head"] == "factored" and "time_ms" in record
+        record["ratio_to_factored"]
+        for record in records
+        if record["head"] == "factored" and "time_ms" in record
     ] == [1, 1]
     learnt = records[3]
     assert learnt["test"].keys() == {"this run", "most frequent words"}
-    assert learnt["test"]["this run"]["top_1_error"] < learnt["test"]["most frequent words"]["top_1_error"]
+    assert (
+        learnt["test"]["this run"]["top_1_error"]
+        < learnt["test"]["most frequent words"]["top_1_error"]
+    )
     assert learnt["validation"][-1][0] == learnt["steps"]
 
 
-def test_what_was_interrupted_goes_on(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_interrupted_goes_on(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -65,12 +82,16 @@ def test_what_was_interrupted_goes_on(corpus: Path, tmp_path: Path, monkeypatch:
     assert not output.exists()
     metrics = (tmp_path / "fil8-cpu" / "metrics.jsonl").read_text()
     run("fil8", corpus, plan=PLAN, device="cpu", runs=tmp_path, output=output)
-    assert (tmp_path / "fil8-cpu" / "metrics.jsonl").read_text() == metrics, "nothing is trained twice"
+    assert (tmp_path / "fil8-cpu" / "metrics.jsonl").read_text() == metrics, (
+        "nothing is trained twice"
+    )
     assert len(read_records(output)) == 3
 
 
 def test_what_does_not_learn_is_not_measured(corpus: Path) -> None:
     timed = Timed(PLAN.experiment("speed", corpus, "cpu"))
     timed.losses = [2.0, 2.0, 2.1, 2.2]
-    with pytest.raises(SystemExit, match=r"factored: the loss went from 2\.000 to 2\.150; not measuring"):
+    with pytest.raises(
+        SystemExit, match=r"factored: the loss went from 2\.000 to 2\.150; not measuring"
+    ):
         timed.require_learning()

@@ -8,11 +8,13 @@ import pytest
 import torch
 from rich.console import Console
 
-from zloss.lab import million
-from zloss.lab.comparison import Progress, TrainingError
-from zloss.lab.million import DemoConfig, DemoResult, main, run_demo
+from zloss_lab import million
+from zloss_lab.comparison import Progress, TrainingError
+from zloss_lab.million import DemoConfig, DemoResult, main, run_demo
 
-TINY = DemoConfig(classes=300, hidden=16, inputs=16, batch=32, steps=400, lr=10.0, held_out=500, dense_steps=2)
+TINY = DemoConfig(
+    classes=300, hidden=16, inputs=16, batch=32, steps=400, lr=10.0, held_out=500, dense_steps=2
+)
 TINY_OPTIONS = ["--classes", "300", "--hidden", "8", "--batch", "16", "--steps", "60"]
 
 
@@ -42,9 +44,17 @@ def test_what_it_measures_is_sane(result: DemoResult) -> None:
 def test_what_it_measures_of_the_dense_layer(result: DemoResult) -> None:
     dense = result.dense
     assert dense is not None
-    assert (dense.weight_bytes, dense.gradient_bytes, dense.logit_bytes) == (4 * 300 * 16, 4 * 300 * 16, 4 * 300 * 32)
+    assert (dense.weight_bytes, dense.gradient_bytes, dense.logit_bytes) == (
+        4 * 300 * 16,
+        4 * 300 * 16,
+        4 * 300 * 32,
+    )
     assert dense.step_ms > 0
-    assert dense.peak_bytes is None or result.peak_bytes is None or dense.peak_bytes >= result.peak_bytes > 2**20
+    assert (
+        dense.peak_bytes is None
+        or result.peak_bytes is None
+        or dense.peak_bytes >= result.peak_bytes > 2**20
+    )
 
 
 def test_a_seed_fixes_the_run_and_leaves_the_callers_generator_alone(result: DemoResult) -> None:
@@ -65,7 +75,9 @@ def test_progress_is_reported() -> None:
     run_demo(dataclasses.replace(TINY, steps=100), reports.append)
     training = [report for report in reports if report.stage == "training"]
     assert [report.step for report in training] == [50, 100]
-    assert [report.lr for report in training] == sorted((report.lr for report in training), reverse=True)
+    assert [report.lr for report in training] == sorted(
+        (report.lr for report in training), reverse=True
+    )
     assert all(report.loss > 0 and report.condition >= 1 - 1e-9 for report in training)
 
 
@@ -92,7 +104,9 @@ def test_too_large_a_learning_rate_is_explained(capsys: pytest.CaptureFixture[st
         (["--momentum", "0.9"], "unrecognized arguments: --momentum"),
     ],
 )
-def test_wrong_options(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_options(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(options)
     assert exit_.value.code == 2
@@ -129,7 +143,9 @@ def test_lines_where_there_is_no_screen(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_the_screen_without_dense_layer(result: DemoResult) -> None:
     screen = io.StringIO()
-    million.show(Console(file=screen), TINY, dataclasses.replace(result, dense=None, peak_bytes=None))
+    million.show(
+        Console(file=screen), TINY, dataclasses.replace(result, dense=None, peak_bytes=None)
+    )
     assert "not run: needs 0.00 GB" in screen.getvalue()
     assert "not measured" in screen.getvalue()
 

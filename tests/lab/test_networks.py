@@ -15,8 +15,8 @@ from torch import Tensor, nn
 import zloss
 from tests.gpu import no_synchronisation
 from zloss.heads.config import HEADS
-from zloss.lab.hidden import RectifiedLinear
-from zloss.lab.networks import PRESETS, SCALABLE_HEADS, NetworkConfig, NgramNetwork
+from zloss_lab.hidden import RectifiedLinear
+from zloss_lab.networks import PRESETS, SCALABLE_HEADS, NetworkConfig, NgramNetwork
 
 CLASSES, CONTEXT, ROWS = 40, 3, 12
 COUNTS = torch.arange(CLASSES, 0, -1)
@@ -25,7 +25,12 @@ every_trunk = pytest.mark.parametrize("trunk", ["sgd", "adam"])
 
 
 def small(head: str = "factored", **options: Any) -> NetworkConfig:
-    defaults: dict[str, Any] = {"context": CONTEXT, "embedding": 5, "hidden": (16, 8), "head": made(head)}
+    defaults: dict[str, Any] = {
+        "context": CONTEXT,
+        "embedding": 5,
+        "hidden": (16, 8),
+        "head": made(head),
+    }
     return NetworkConfig(**(defaults | options))
 
 
@@ -43,7 +48,9 @@ def build(config: NetworkConfig, device: torch.device | None = None) -> NgramNet
 
 
 def batch(device: torch.device | None = None, rows: int = ROWS) -> tuple[Tensor, Tensor]:
-    words = torch.arange(rows * (CONTEXT + 1)).square() % (CLASSES // 2)  # the rarer half occurs in no context
+    words = torch.arange(rows * (CONTEXT + 1)).square() % (
+        CLASSES // 2
+    )  # the rarer half occurs in no context
     windows = words.reshape(rows, CONTEXT + 1).to(device)
     return windows[:, :-1], windows[:, -1]
 
@@ -61,7 +68,11 @@ def trunk_parameters(network: NgramNetwork) -> list[nn.Parameter]:
 
 @pytest.mark.parametrize(
     ("name", "sizes"),
-    [("net1", (10 * 512, 2048, 2048, 512)), ("net2", (10 * 1024, 4096, 4096, 1024)), ("ptb", (6 * 128, 512, 256))],
+    [
+        ("net1", (10 * 512, 2048, 2048, 512)),
+        ("net2", (10 * 1024, 4096, 4096, 1024)),
+        ("ptb", (6 * 128, 512, 256)),
+    ],
 )
 def test_presets_have_the_sizes_of_the_paper(name: str, sizes: tuple[int, ...]) -> None:
     config = PRESETS[name]
@@ -70,7 +81,11 @@ def test_presets_have_the_sizes_of_the_paper(name: str, sizes: tuple[int, ...]) 
     assert config.context == (6 if name == "ptb" else 10)
     network = NgramNetwork(replace(config, head=made("dense")), 793_471, device="meta")
     assert network.embedding.weight.shape == (793_471, config.embedding)
-    widths = [(layer.in_features, layer.out_features) for layer in network.layers if isinstance(layer, nn.Linear)]
+    widths = [
+        (layer.in_features, layer.out_features)
+        for layer in network.layers
+        if isinstance(layer, nn.Linear)
+    ]
     assert widths == list(pairwise(sizes))
     assert network.head.in_features == sizes[-1]
 
@@ -106,7 +121,9 @@ def test_there_may_be_no_hidden_layer(device: torch.device) -> None:
 
 
 def test_activations_of_all_layers_are_of_the_size_of_the_embeddings() -> None:
-    network = NgramNetwork(NetworkConfig(embedding=64, hidden=(512, 512, 512), embedding_scale=0.3), 1000)
+    network = NgramNetwork(
+        NetworkConfig(embedding=64, hidden=(512, 512, 512), embedding_scale=0.3), 1000
+    )
     h = network.embedding(torch.randint(1000, (500, 6))).flatten(1)
     for layer in network.layers:
         assert h.square().mean().sqrt().item() == pytest.approx(0.3, rel=0.2)
@@ -163,7 +180,8 @@ def test_state_goes_into_another_network(head: str, device: torch.device) -> Non
     other.load_state_dict(network.state_dict())
     assert torch.equal(other.hidden(context), network.hidden(context))
     assert torch.equal(
-        other.head.rank(other.hidden(context), target), network.head.rank(network.hidden(context), target)
+        other.head.rank(other.hidden(context), target),
+        network.head.rank(network.hidden(context), target),
     )
 
 
@@ -205,7 +223,9 @@ def test_every_head_trains(head: str, trunk: Any, device: torch.device) -> None:
             assert not torch.equal(parameter, before[name]), name
     unseen = torch.arange(CLASSES // 2, CLASSES)
     assert torch.equal(network.embedding.weight[unseen], before["embedding.weight"][unseen])
-    assert any(not torch.equal(p, before[f"head.{name}"]) for name, p in network.head.named_parameters())
+    assert any(
+        not torch.equal(p, before[f"head.{name}"]) for name, p in network.head.named_parameters()
+    )
 
 
 @every_head
@@ -217,7 +237,11 @@ def test_plain_sgd_is_that_of_a_dense_twin(head: str, device: torch.device) -> N
     before = clones(network)
     torch.manual_seed(0)
     h = F.embedding(context, weight := before["embedding.weight"].requires_grad_()).flatten(1)
-    layers = [before[f"layers.{n}.{kind}"].requires_grad_() for n in range(2) for kind in ("weight", "bias")]
+    layers = [
+        before[f"layers.{n}.{kind}"].requires_grad_()
+        for n in range(2)
+        for kind in ("weight", "bias")
+    ]
     h = F.relu(F.linear(F.relu(F.linear(h, *layers[:2])), *layers[2:]))
     torch.manual_seed(0)
     network.head(h, target).backward()
@@ -235,7 +259,11 @@ def test_learning_rates_go_to_their_layers() -> None:
     rows, dense, head = build(small()).optimizers(lr=0.1, output_lr=50.0)
     assert [o.param_groups[0]["lr"] for o in (rows, dense, head)] == [0.1, 0.1, 50.0]
     assert isinstance(head, zloss.FactoredSGD)
-    assert [o.param_groups[0]["lr"] for o in build(small()).optimizers("adam", lr=0.1)] == [0.1, 0.1, 0.1]
+    assert [o.param_groups[0]["lr"] for o in build(small()).optimizers("adam", lr=0.1)] == [
+        0.1,
+        0.1,
+        0.1,
+    ]
 
 
 def test_hidden_layers_take_their_step_in_one_launch_on_a_gpu(device: torch.device) -> None:
@@ -245,9 +273,14 @@ def test_hidden_layers_take_their_step_in_one_launch_on_a_gpu(device: torch.devi
 
 @every_trunk
 def test_weight_decay_is_for_dense_layers(trunk: Any) -> None:
-    rows, dense, head = build(small()).optimizers(trunk, lr=0.1, weight_decay=0.01, output_weight_decay=0.02)
+    rows, dense, head = build(small()).optimizers(
+        trunk, lr=0.1, weight_decay=0.01, output_weight_decay=0.02
+    )
     assert rows.param_groups[0].get("weight_decay", 0) == 0
-    assert (dense.param_groups[0]["weight_decay"], head.param_groups[0]["weight_decay"]) == (0.01, 0.02)
+    assert (dense.param_groups[0]["weight_decay"], head.param_groups[0]["weight_decay"]) == (
+        0.01,
+        0.02,
+    )
     with pytest.raises(ValueError, match="would change every row at every step"):
         build(small("sampled")).optimizers(trunk, lr=0.1, output_weight_decay=0.02)
 
@@ -291,31 +324,43 @@ def test_bfloat16_is_for_the_trunk_only(head: str, device: torch.device) -> None
     h = network.hidden(context)
     assert h.dtype == torch.float32
     # 8 bits of mantissa, two layers, a few dozen terms each.
-    torch.testing.assert_close(h, exact.hidden(context), rtol=0, atol=0.02 * exact.hidden(context).max().item())
+    torch.testing.assert_close(
+        h, exact.hidden(context), rtol=0, atol=0.02 * exact.hidden(context).max().item()
+    )
     assert not torch.equal(h, exact.hidden(context))
     network(context, target).backward()
     assert all(p.dtype == torch.float32 for p in network.parameters() if p.is_floating_point())
     for parameter in trunk_parameters(network):
         assert parameter.grad is not None
         assert parameter.grad.dtype == torch.float32
-        assert parameter.grad.coalesce().values().isfinite().all() if parameter.grad.is_sparse else True
+        assert (
+            parameter.grad.coalesce().values().isfinite().all()
+            if parameter.grad.is_sparse
+            else True
+        )
     for optimizer in network.optimizers(lr=0.1):
         optimizer.step()
 
 
 @pytest.mark.parametrize("tf32", [True, False])
-def test_a_hidden_layer_is_its_definition_and_leaves_the_setting_alone(tf32: bool, device: torch.device) -> None:
+def test_a_hidden_layer_is_its_definition_and_leaves_the_setting_alone(
+    tf32: bool, device: torch.device
+) -> None:
     layer = RectifiedLinear(6, 4, tf32=tf32, device=device, dtype=torch.float64)
     x = torch.randn(5, 6, device=device, dtype=torch.float64, requires_grad=True)
     matmul: Any = torch.backends.cuda.matmul
-    before = matmul.fp32_precision if hasattr(torch.backends, "fp32_precision") else matmul.allow_tf32
+    before = (
+        matmul.fp32_precision if hasattr(torch.backends, "fp32_precision") else matmul.allow_tf32
+    )
     expected = F.relu(F.linear(x, layer.weight, layer.bias))
     assert 0 < int((expected == 0).sum()) < expected.numel(), "some of each kind"
     torch.testing.assert_close(layer(x), expected)
     assert torch.autograd.gradcheck(lambda x, w, b: torch.func.functional_call(layer, {"weight": w, "bias": b}, x), (
         x, layer.weight, layer.bias
     ))  # fmt: skip
-    after = matmul.fp32_precision if hasattr(torch.backends, "fp32_precision") else matmul.allow_tf32
+    after = (
+        matmul.fp32_precision if hasattr(torch.backends, "fp32_precision") else matmul.allow_tf32
+    )
     assert after == before
 
 
@@ -338,7 +383,9 @@ def test_tf32_rounds_the_trunk_on_a_gpu(cuda: torch.device) -> None:
     context, target = batch(cuda, rows=64)
     h = network.hidden(context)
     assert not torch.equal(h, exact.hidden(context))
-    torch.testing.assert_close(h, exact.hidden(context), rtol=0, atol=0.005 * exact.config.embedding_scale)
+    torch.testing.assert_close(
+        h, exact.hidden(context), rtol=0, atol=0.005 * exact.config.embedding_scale
+    )
     for model in (network, exact):
         model(context, target).backward()
     grads = [[p.grad for p in model.layers.parameters()] for model in (network, exact)]
@@ -378,7 +425,10 @@ def test_a_step_does_not_wait_for_the_device(precision: Any, cuda: torch.device)
         ({"dropout": math.nan}, "dropout must be at least 0 and below 1, got nan"),
         ({"embedding_scale": 0.0}, "embedding_scale must be a finite number > 0, got 0.0"),
         ({"output_scale": math.inf}, "output_scale must be a finite number > 0, got inf"),
-        ({"precision": "bf61"}, "unknown precision: 'bf61'; did you mean 'bf16'? known: float32, tf32, bf16"),
+        (
+            {"precision": "bf61"},
+            "unknown precision: 'bf61'; did you mean 'bf16'? known: float32, tf32, bf16",
+        ),
     ],
 )
 def test_bad_configs(options: dict[str, Any], message: str) -> None:
@@ -416,7 +466,9 @@ def test_bad_contexts(context: Tensor, message: str) -> None:
 
 def test_an_unknown_optimizer() -> None:
     name: Any = "adma"
-    with pytest.raises(ValueError, match=re.escape("unknown optimizer: 'adma'; did you mean 'adam'?")):
+    with pytest.raises(
+        ValueError, match=re.escape("unknown optimizer: 'adma'; did you mean 'adam'?")
+    ):
         build(small()).optimizers(name, lr=0.1)
 
 
@@ -440,7 +492,9 @@ def test_steps_without_gradients_in_memory_are_the_same(
     # One rounding less in each step.
     for one, other in zip(trunk_parameters(network), trunk_parameters(plain), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
-    assert all(not layer.grad_factors for layer in network.layers if isinstance(layer, RectifiedLinear))
+    assert all(
+        not layer.grad_factors for layer in network.layers if isinstance(layer, RectifiedLinear)
+    )
 
 
 def test_gradients_that_are_not_formed_can_be_dropped(device: torch.device) -> None:
@@ -459,13 +513,17 @@ def test_gradients_that_are_not_formed_can_be_dropped(device: torch.device) -> N
 def test_what_is_not_formed_cannot_be_clipped(device: torch.device) -> None:
     network = build(small(), device)
     before, optimizers = clones(network), network.optimizers(lr=0.1, forms_gradients=False)
-    with pytest.raises(ValueError, match=r"clip=1e-06 needs the gradients of all layers.*forms_gradients=True"):
+    with pytest.raises(
+        ValueError, match=r"clip=1e-06 needs the gradients of all layers.*forms_gradients=True"
+    ):
         network.learn(*batch(device), optimizers, clip=1e-6)
     assert all(torch.equal(tensor, before[name]) for name, tensor in clones(network).items())
 
 
 @pytest.mark.parametrize("clip", [None, 0.1])
-def test_learning_takes_one_step_of_all_optimizers(clip: float | None, device: torch.device) -> None:
+def test_learning_takes_one_step_of_all_optimizers(
+    clip: float | None, device: torch.device
+) -> None:
     plain = build(small("dense"), device)
     network = copy.deepcopy(plain)
     context, target = batch(device)
@@ -476,7 +534,9 @@ def test_learning_takes_one_step_of_all_optimizers(clip: float | None, device: t
         zloss.clip_grad_norm_(plain, clip)
     for optimizer in expected:
         optimizer.step()
-    assert torch.equal(network.learn(context, target, network.optimizers(lr=0.1), clip=clip), loss.detach())
+    assert torch.equal(
+        network.learn(context, target, network.optimizers(lr=0.1), clip=clip), loss.detach()
+    )
     for one, other in zip(network.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
         assert one.grad is None or not one.grad.any()
@@ -494,7 +554,8 @@ def test_the_head_learns_in_its_own_precision(precision: Any, expected: bool) ->
 
     head = zloss.HeadConfig(head="dense")
     network = NgramNetwork(
-        NetworkConfig(context=2, embedding=3, hidden=(4,), head_precision=precision, head=head), num_classes=10
+        NetworkConfig(context=2, embedding=3, hidden=(4,), head_precision=precision, head=head),
+        num_classes=10,
     )
     optimizers = network.optimizers(lr=0.1)
     network.head = Spy()  # type: ignore[assignment]
@@ -504,4 +565,8 @@ def test_the_head_learns_in_its_own_precision(precision: Any, expected: bool) ->
 
 def is_tf32() -> bool:
     matmul: Any = torch.backends.cuda.matmul
-    return bool(matmul.fp32_precision == "tf32" if hasattr(torch.backends, "fp32_precision") else matmul.allow_tf32)
+    return bool(
+        matmul.fp32_precision == "tf32"
+        if hasattr(torch.backends, "fp32_precision")
+        else matmul.allow_tf32
+    )

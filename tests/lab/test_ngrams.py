@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.gpu import no_synchronisation
-from zloss.lab.ngrams import Batch, NgramBatches, Ngrams
+from zloss_lab.ngrams import Batch, NgramBatches, Ngrams
 
 BOUNDARY, PADDING = 0, 9
 
@@ -65,7 +65,9 @@ def test_running_text(tokens: list[int], n: int) -> None:
 @given(tokens=texts, n=st.integers(1, 6))
 @settings(deadline=None, max_examples=100)
 def test_sentences(tokens: list[int], n: int) -> None:
-    ngrams = Ngrams(torch.tensor(tokens), context=n, mode="sentence", boundary=BOUNDARY, padding=PADDING)
+    ngrams = Ngrams(
+        torch.tensor(tokens), context=n, mode="sentence", boundary=BOUNDARY, padding=PADDING
+    )
     assert pairs(ngrams.read(torch.arange(len(ngrams)))) == by_sentence(tokens, n)
 
 
@@ -89,7 +91,12 @@ def test_an_example_of_each(device: torch.device) -> None:
 
 def test_padding_may_be_the_boundary() -> None:
     ngrams = Ngrams(torch.tensor([1, 2, 0, 3]), context=2, mode="sentence", boundary=0, padding=0)
-    assert pairs(ngrams.read(torch.arange(4))) == [([0, 0], 1), ([0, 1], 2), ([1, 2], 0), ([0, 0], 3)]
+    assert pairs(ngrams.read(torch.arange(4))) == [
+        ([0, 0], 1),
+        ([0, 1], 2),
+        ([1, 2], 0),
+        ([0, 0], 3),
+    ]
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.int32, np.int64, np.uint64])
@@ -98,7 +105,13 @@ def test_every_id_of_every_type(dtype: Any, mode: Any, device: torch.device) -> 
     """Those above 32,767 too, which torch would read as negative."""
     most = min(np.iinfo(dtype).max, 2**32 - 1)
     tokens = np.array([0, 1, most // 2, most // 2 + 1, most - 1, most], dtype=dtype)
-    options: Any = {"context": 1, "mode": mode, "boundary": most, "padding": most - 1, "device": device}
+    options: Any = {
+        "context": 1,
+        "mode": mode,
+        "boundary": most,
+        "padding": most - 1,
+        "device": device,
+    }
     for given_tokens in (tokens, torch.from_numpy(tokens)):
         ngrams = Ngrams(given_tokens, **options)
         assert ngrams.tokens.itemsize == tokens.itemsize, "in their narrow type"
@@ -140,7 +153,9 @@ def test_others_are_left_over_every_time() -> None:
 
 @given(seed=st.integers(0, 2**32), epoch=st.integers(0, 50), index=st.integers(0, 9))
 @settings(deadline=None, max_examples=50)
-def test_a_batch_is_a_pure_function_of_seed_epoch_and_index(seed: int, epoch: int, index: int) -> None:
+def test_a_batch_is_a_pure_function_of_seed_epoch_and_index(
+    seed: int, epoch: int, index: int
+) -> None:
     """So that a run goes on at any batch, whatever this one was asked before."""
     used = numbered(seed=seed)
     for other_epoch, other_index in ((0, 3), (epoch + 1, 0), (epoch, 9)):
@@ -149,7 +164,11 @@ def test_a_batch_is_a_pure_function_of_seed_epoch_and_index(seed: int, epoch: in
 
 
 def test_seeds_and_epochs_make_different_orders() -> None:
-    orders = {tuple(numbers(numbered(seed=seed).batch(epoch, 0))) for seed in range(5) for epoch in range(5)}
+    orders = {
+        tuple(numbers(numbered(seed=seed).batch(epoch, 0)))
+        for seed in range(5)
+        for epoch in range(5)
+    }
     assert len(orders) == 25
 
 
@@ -157,11 +176,16 @@ def test_the_index_may_be_a_tensor(device: torch.device) -> None:
     batches = numbered(device=device)
     batches.start(4)
     for index in range(len(batches)):
-        assert pairs(batches.at(torch.tensor(index, device=device))) == pairs(batches.batch(4, index))
+        assert pairs(batches.at(torch.tensor(index, device=device))) == pairs(
+            batches.batch(4, index)
+        )
 
 
 def test_in_the_order_of_the_text(device: torch.device) -> None:
-    for batches in (numbered(shuffle=False, size=110, device=device), numbered(size=110, device=device).sampled(107)):
+    for batches in (
+        numbered(shuffle=False, size=110, device=device),
+        numbered(size=110, device=device).sampled(107),
+    ):
         assert (batches.examples, len(batches)) == (107, 11)
         assert [len(target) for _, target in batches] == [10] * 10 + [7]
         assert all_numbers(batches) == list(range(107))
@@ -239,17 +263,32 @@ GOOD: dict[str, Any] = {"tokens": TEXT, "context": 3, "batch_size": 4}
         ({"context": 0}, "context must be at least 1 word, got 0"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"mode": "words"}, "mode must be one of running, sentence, got 'words'"),
-        ({"mode": "sentence", "boundary": 3}, "needs the tokens for boundary and padding, got 3 and None"),
+        (
+            {"mode": "sentence", "boundary": 3},
+            "needs the tokens for boundary and padding, got 3 and None",
+        ),
         ({"mode": "sentence", "padding": 3}, "can be read in mode 'running' only"),
         ({"context": 20}, "a text of 20 tokens has no example with 20 words of context"),
         ({"batch_size": 18}, "the text has 17 n-grams, too few for one batch of 18"),
         ({"sample": 5}, "sample must be at least 1, and shuffle=False, got sample=5, shuffle=True"),
         ({"sample": 0, "shuffle": False}, "sample must be at least 1"),
         ({"seed": -1}, "seed must be an integer >= 0, got -1"),
-        ({"tokens": TEXT.float()}, "tokens must be integers in one dimension, got torch.float32 (20,)"),
-        ({"tokens": TEXT.reshape(4, 5)}, "tokens must be integers in one dimension, got torch.int64 (4, 5)"),
-        ({"tokens": TEXT.numpy().astype(">u2")}, "integers in the byte order of this machine, got >u2"),
-        ({"tokens": [1, 2, 3]}, "tokens must be an array of integers in the byte order of this machine, got list"),
+        (
+            {"tokens": TEXT.float()},
+            "tokens must be integers in one dimension, got torch.float32 (20,)",
+        ),
+        (
+            {"tokens": TEXT.reshape(4, 5)},
+            "tokens must be integers in one dimension, got torch.int64 (4, 5)",
+        ),
+        (
+            {"tokens": TEXT.numpy().astype(">u2")},
+            "integers in the byte order of this machine, got >u2",
+        ),
+        (
+            {"tokens": [1, 2, 3]},
+            "tokens must be an array of integers in the byte order of this machine, got list",
+        ),
         ({"tokens": np.zeros(9)}, "got <f8"),
     ],
 )

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.gpu import no_synchronisation
-from zloss.lab import permutation
-from zloss.lab.permutation import Permutation
+from zloss_lab import permutation
+from zloss_lab.permutation import Permutation
 
 
-def order(size: int, seed: int = 0, epoch: int = 0, device: torch.device | None = None) -> list[int]:
+def order(
+    size: int, seed: int = 0, epoch: int = 0, device: torch.device | None = None
+) -> list[int]:
     shuffled = Permutation(size, seed=seed, device=device)
     shuffled.start(epoch)
     images: list[int] = shuffled(torch.arange(size, device=device)).tolist()
@@ -54,7 +56,10 @@ def test_it_is_its_definition(size: int, seed: int) -> None:
 
 
 def test_small_sizes_and_those_around_squares() -> None:
-    for size in (*range(1, 40), *(root**2 + offset for root in (7, 50, 101) for offset in (-1, 0, 1))):
+    for size in (
+        *range(1, 40),
+        *(root**2 + offset for root in (7, 50, 101) for offset in (-1, 0, 1)),
+    ):
         for seed in range(5):
             assert sorted(order(size, seed)) == list(range(size))
 
@@ -130,7 +135,10 @@ def dependence(images: Tensor) -> list[float]:
     """Of places on positions, whole and digit by digit, where a Feistel network of too few rounds shows."""
     size, positions = len(images), torch.arange(len(images))
     wholes = [(positions / size, images / size)]
-    digits = [(positions % BASE / BASE, images // BASE / BASE), (positions % BASE / BASE, images % BASE / BASE)]
+    digits = [
+        (positions % BASE / BASE, images // BASE / BASE),
+        (positions % BASE / BASE, images % BASE / BASE),
+    ]
     return [chi_square(*pair) for pair in wholes + digits]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from zloss.lab import records
+from zloss_lab import records
 
 
 def test_records_round_trip(tmp_path: Path) -> None:
@@ -35,7 +35,10 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
 def test_a_damaged_line_is_named(line: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"time_ms": 1.5}\r\n' + line + b"\n")
-    with pytest.raises(ValueError, match=r"^line 2 of .*a\.jsonl is no (JSON|record), .*: restore or delete the line$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^line 2 of .*a\.jsonl is no (JSON|record), .*: restore or delete the line$",
+    ):
         records.read_records(path)
 
 
@@ -58,7 +61,9 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text("1\n")
     (tmp_path / ".gitignore").write_text(".venv\n")
-    for name in [name for name in os.environ if name.startswith(("GIT_", "ZLOSS_"))]:  # a hook has the first
+    for name in [
+        name for name in os.environ if name.startswith(("GIT_", "ZLOSS_"))
+    ]:  # a hook has the first
         monkeypatch.delenv(name)
     monkeypatch.setattr(records, "__file__", str(own))
     author = ("-c", "user.name=a", "-c", "user.email=a@b.c")
@@ -76,7 +81,7 @@ def commit() -> str:
 @pytest.mark.parametrize(
     ("changed", "is_told"),
     [
-        ("src/zloss/lab/records.py", True),
+        ("lab/src/zloss_lab/records.py", True),
         ("README.md", True),
         ("src/zloss/new.py", True),
         ("new.txt", False),
@@ -91,7 +96,9 @@ def test_a_commit_tells_what_has_changed(changed: str, is_told: bool, checkout: 
     assert commit() == unchanged + ("+" if is_told else "")
 
 
-def test_an_installed_copy_has_no_commit_of_others(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_copy_has_no_commit_of_others(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     installed = checkout / ".venv" / "lib" / "zloss" / "records.py"
     installed.parent.mkdir(parents=True)
     installed.write_text("1\n")

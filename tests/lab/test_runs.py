@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from zloss.lab import durable, runs
-from zloss.lab.runs import Checkpoint, Run, RunError
+from zloss_lab import durable, runs
+from zloss_lab.runs import Checkpoint, Run, RunError
 
 
 def checkpoint(step: int, best_step: int | None = None) -> Checkpoint:
@@ -46,10 +46,15 @@ def test_old_checkpoints_go_and_the_best_stays(run: Run) -> None:
 def test_the_best_of_an_early_version(run: Run) -> None:
     """It was noted in a file of its own, after the checkpoint was written."""
     for step in (10, 20):
-        run.save(Checkpoint(step, {"weight": torch.zeros(1)}, {"step": step, "schedule": {"best": 0.5}}), keep=5)
+        run.save(
+            Checkpoint(step, {"weight": torch.zeros(1)}, {"step": step, "schedule": {"best": 0.5}}),
+            keep=5,
+        )
     (run.folder / "best.json").write_text('{"step": 10, "score": 0.5}')
     assert run.best_step == 10
-    run.save(Checkpoint(30, {"weight": torch.zeros(1)}, {"step": 30, "schedule": {"best": 0.5}}), keep=1)
+    run.save(
+        Checkpoint(30, {"weight": torch.zeros(1)}, {"step": 30, "schedule": {"best": 0.5}}), keep=1
+    )
     assert run.steps() == [10, 30]
     run.save(checkpoint(40, best_step=40), keep=1)
     assert (run.best_step, run.steps()) == (40, [40])
@@ -74,12 +79,17 @@ def test_metrics_are_there_for_tensorboard(run: Run) -> None:
     run.log({"kind": "validation", "step": 2, "epoch": 0.5, "mrr": 0.5})
     run.close()
     events = EventAccumulator(str(run.folder)).Reload()
-    assert [(event.step, event.value) for event in events.Scalars("validation/mrr")] == [(1, 0.25), (2, 0.5)]
+    assert [(event.step, event.value) for event in events.Scalars("validation/mrr")] == [
+        (1, 0.25),
+        (2, 0.5),
+    ]
 
 
 FULL_DISK = {
     "Python": OSError(errno.ENOSPC, "No space left on device"),
-    "safetensors": SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    "safetensors": SafetensorError(
+        "Error while serializing: I/O error: No space left on device (os error 28)"
+    ),
 }
 
 
@@ -95,18 +105,28 @@ def test_a_full_disk_loses_nothing(by: str, run: Run, monkeypatch: pytest.Monkey
     assert [path.name for path in (run.folder / "checkpoints").iterdir()] == ["000000010"]
 
 
-def test_a_full_disk_without_a_checkpoint(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_without_a_checkpoint(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(runs, "write_file", raising(FULL_DISK["Python"]))
-    with pytest.raises(RunError, match=r"the config of .*new could not be written, the disk is full$"):
+    with pytest.raises(
+        RunError, match=r"the config of .*new could not be written, the disk is full$"
+    ):
         Run(tmp_path / "new").create({})
     monkeypatch.setattr(Path, "open", raising(FULL_DISK["Python"]))
-    with pytest.raises(RunError, match=r"the metrics of .*run could not be written, the disk is full$"):
+    with pytest.raises(
+        RunError, match=r"the metrics of .*run could not be written, the disk is full$"
+    ):
         run.log({"kind": "training", "step": 1, "epoch": 0.5})
 
 
-def test_what_the_system_says_is_told_in_its_words(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_system_says_is_told_in_its_words(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("os.replace", raising(PermissionError(errno.EACCES, "Permission denied")))
-    with pytest.raises(RunError, match=r"^the metrics of .*run could not be written, Permission denied$"):
+    with pytest.raises(
+        RunError, match=r"^the metrics of .*run could not be written, Permission denied$"
+    ):
         run.forget_after(1)
 
 
@@ -143,11 +163,15 @@ def test_mistakes(run: Run, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"no checkpoint of step 5: it has \[10\]"):
         run.load(5)
     (run.folder / "checkpoints" / "000000010" / "tensors.safetensors").write_bytes(b"nonsense")
-    with pytest.raises(RunError, match=r"000000010 cannot be used: .* damaged, or .* or start a new run$"):
+    with pytest.raises(
+        RunError, match=r"000000010 cannot be used: .* damaged, or .* or start a new run$"
+    ):
         run.load()
     run.save(checkpoint(20), keep=2)
     (run.folder / "checkpoints" / "000000020" / "state.json").write_text("{")
-    with pytest.raises(RunError, match=r"000000020 cannot be used: .* remove its folder to go on from step 10$"):
+    with pytest.raises(
+        RunError, match=r"000000020 cannot be used: .* remove its folder to go on from step 10$"
+    ):
         run.state()
     (run.folder / "config.json").write_text("{")
     with pytest.raises(RunError, match=r"config\.json cannot be read"):
@@ -179,7 +203,9 @@ def test_a_damaged_line_of_metrics_is_named(line: bytes, told: str, run: Run) ->
         run.metrics()
 
 
-def test_no_checkpoint_is_on_the_disk_without_its_metrics(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_checkpoint_is_on_the_disk_without_its_metrics(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run.log({"kind": "training", "step": 1, "epoch": 0.5})
     synced: list[int] = []
     monkeypatch.setattr("os.fsync", lambda handle: synced.append(os.fstat(handle).st_ino))
@@ -222,7 +248,11 @@ def test_all_of_a_new_folder_is_synced(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_folder_belongs_to_one_training(run: Run) -> None:
-    with run.alone(), pytest.raises(RunError, match="another process is training in"), Run(run.folder).alone():
+    with (
+        run.alone(),
+        pytest.raises(RunError, match="another process is training in"),
+        Run(run.folder).alone(),
+    ):
         pass
     with run.alone():
         pass

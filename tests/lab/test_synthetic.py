@@ -1,6 +1,6 @@
 import torch
 
-from zloss.lab.synthetic import ZipfCodes
+from zloss_lab.synthetic import ZipfCodes
 
 
 def draw(task: ZipfCodes, size: int, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:

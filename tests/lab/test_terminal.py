@@ -7,7 +7,7 @@ import warnings
 import pytest
 import torch
 
-from zloss.lab.terminal import positive_numbers, run_commands
+from zloss_lab.terminal import positive_numbers, run_commands
 
 
 @pytest.mark.parametrize("text", ["nan", "0.1,inf", "0", "-1", "", "many"])

@@ -20,16 +20,16 @@ import torch
 import zloss
 from tests.lab.pets import pets_corpus
 from zloss.heads import HeadConfig
-from zloss.lab import stopwatch
-from zloss.lab.configuration import to_table
-from zloss.lab.corpora import Corpus, prepare
-from zloss.lab.display import run_row
-from zloss.lab.evaluation import Evaluation, evaluate
-from zloss.lab.models import TrainedModel
-from zloss.lab.networks import NetworkConfig
-from zloss.lab.plotting import plot_runs
-from zloss.lab.runs import Checkpoint, Run, RunError
-from zloss.lab.training import (
+from zloss_lab import stopwatch
+from zloss_lab.configuration import to_table
+from zloss_lab.corpora import Corpus, prepare
+from zloss_lab.display import run_row
+from zloss_lab.evaluation import Evaluation, evaluate
+from zloss_lab.models import TrainedModel
+from zloss_lab.networks import NetworkConfig
+from zloss_lab.plotting import plot_runs
+from zloss_lab.runs import Checkpoint, Run, RunError
+from zloss_lab.training import (
     DivergedError,
     Experiment,
     Progress,
@@ -47,7 +47,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pets_corpus(tmp_path_factory.mktemp("corpus"))
 
 
-def experiment(corpus: Path, *, head: HeadConfig | None = None, dropout: float = 0.0, **training: Any) -> Experiment:
+def experiment(
+    corpus: Path, *, head: HeadConfig | None = None, dropout: float = 0.0, **training: Any
+) -> Experiment:
     head = head or HeadConfig(options={"a": 0.5, "b": 2.0})
     defaults: dict[str, Any] = {
         "batch_size": 20,
@@ -78,18 +80,26 @@ def assert_same_end(run: Run, other: Run) -> None:
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert run.metrics() == other.metrics()
-    assert run.load().state | {"seconds": 0} == other.load().state | {"seconds": 0}  # which no two runs agree in
+    assert run.load().state | {"seconds": 0} == other.load().state | {
+        "seconds": 0
+    }  # which no two runs agree in
 
 
 def test_a_run_learns_and_leaves_a_record(corpus: Path, tmp_path: Path) -> None:
     seen: list[Progress] = []
     run = fit(experiment(corpus, steps=200), tmp_path / "run", watch=seen.append)
     validations = [record for record in run.metrics() if record["kind"] == "validation"]
-    assert validations[-1]["top_1_error"] < 0.5 < 0.9  # of 13 words, most of which follow from the ones before
+    assert (
+        validations[-1]["top_1_error"] < 0.5 < 0.9
+    )  # of 13 words, most of which follow from the ones before
     assert run.best_step is not None
-    assert json.loads((run.folder / "config.json").read_text()) == to_table(experiment(corpus, steps=200))
+    assert json.loads((run.folder / "config.json").read_text()) == to_table(
+        experiment(corpus, steps=200)
+    )
     assert seen[0].condition is not None
-    assert {progress.step for progress in seen if progress.validation is None} == set(range(10, 201, 10))
+    assert {progress.step for progress in seen if progress.validation is None} == set(
+        range(10, 201, 10)
+    )
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -99,7 +109,10 @@ CASES: dict[str, dict[str, Any]] = {
     "clipped": {"clip": 0.5},
     "sampled": {"head": HeadConfig(head="sampled", options={"num_samples": 4})},
     "hierarchical": {"head": HeadConfig(head="hierarchical"), "output_lr": 0.3},
-    "linear": {"schedule": "linear", "steps": 70},  # whose stages begin at other steps than checkpoints
+    "linear": {
+        "schedule": "linear",
+        "steps": 70,
+    },  # whose stages begin at other steps than checkpoints
     "decayed": {"weight_decay": 0.01, "output_weight_decay": 0.02},
 }
 
@@ -135,7 +148,7 @@ def test_an_interrupted_run_saves_first(corpus: Path, tmp_path: Path) -> None:
 KILLED = """
 import sys
 from pathlib import Path
-from zloss.lab.training import fit, resumed
+from zloss_lab.training import fit, resumed
 folder = Path(sys.argv[1])
 print("started", flush=True)
 fit(resumed(folder), folder, resume=True)
@@ -150,7 +163,9 @@ def test_killed_at_a_random_moment(corpus: Path, tmp_path: Path) -> None:
     chance = random.Random(time.time_ns())
     for _ in range(3):
         command = [sys.executable, "-c", KILLED, str(run.folder)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"}) as process:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        ) as process:
             assert process.stdout is not None
             process.stdout.readline()
             time.sleep(chance.uniform(0.1, 1.0))
@@ -175,7 +190,9 @@ def test_killed_while_the_best_is_saved(
             return write(run, checkpoint, keep=keep)
         if moment == "after":
             with monkeypatch.context() as patch:
-                patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # nothing old is removed either
+                patch.setattr(
+                    shutil, "rmtree", lambda *_, **__: None
+                )  # nothing old is removed either
                 write(run, checkpoint, keep=keep)
         raise RuntimeError("killed")
 
@@ -203,7 +220,9 @@ def test_killed_while_an_old_checkpoint_is_removed(corpus: Path, tmp_path: Path)
     assert fit(resumed(run.folder), run.folder, resume=True).steps() == [4]
 
 
-def test_two_that_begin_at_once_in_one_folder(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_that_begin_at_once_in_one_folder(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The config that is there is that of the one which trains."""
     create, first, second = Run.create, experiment(corpus, steps=4), experiment(corpus, steps=8)
 
@@ -226,11 +245,15 @@ STATES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", STATES)
-def test_a_checkpoint_that_is_damaged_or_of_a_later_version(case: str, corpus: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_damaged_or_of_a_later_version(
+    case: str, corpus: Path, tmp_path: Path
+) -> None:
     run = fit(experiment(corpus, steps=4, checkpoint_every=2), tmp_path / "run")
     path = run.folder / "checkpoints" / "000000004" / "state.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | STATES[case]))
-    with pytest.raises(RunError, match=r"000000004 cannot be used: .* remove its folder to go on from step 2$"):
+    with pytest.raises(
+        RunError, match=r"000000004 cannot be used: .* remove its folder to go on from step 2$"
+    ):
         fit(resumed(run.folder), run.folder, resume=True)
     shutil.rmtree(path.parent)
     assert fit(resumed(run.folder), run.folder, resume=True).steps() == [2, 4]
@@ -272,24 +295,51 @@ def test_rates_fall_when_the_score_stops_improving() -> None:
     assert [schedule.update(score, step, config) for step, score in enumerate(scores)] == [
         True, True, False, False, False, True, False, False,
     ]  # fmt: skip
-    assert (schedule.factor, schedule.lowered, schedule.best, schedule.best_step) == (0.25, 1, 1.0, 5)
+    assert (schedule.factor, schedule.lowered, schedule.best, schedule.best_step) == (
+        0.25,
+        1,
+        1.0,
+        5,
+    )
 
 
 def test_rates_fall_linearly_to_the_end(corpus: Path, tmp_path: Path) -> None:
     """In 20 stages, whatever the scores are: such small rates teach nothing, and would end a run by plateau."""
-    options: dict[str, Any] = {"schedule": "linear", "lr": 1e-9, "output_lr": 1e-9, "stop_after": 1, "log_every": 1}
+    options: dict[str, Any] = {
+        "schedule": "linear",
+        "lr": 1e-9,
+        "output_lr": 1e-9,
+        "stop_after": 1,
+        "log_every": 1,
+    }
     run = fit(experiment(corpus, steps=60, validate_every=5, **options), tmp_path / "run")
-    rates = {record["step"]: record["lr"] / 1e-9 for record in run.metrics() if record["kind"] == "training"}
+    rates = {
+        record["step"]: record["lr"] / 1e-9
+        for record in run.metrics()
+        if record["kind"] == "training"
+    }
     assert rates == pytest.approx({step + 1: 1 - (step // 3) / 20 for step in range(60)})
-    groups = [group for optimizer in run.load().state["optimizers"] for group in optimizer["groups"]]
+    groups = [
+        group for optimizer in run.load().state["optimizers"] for group in optimizer["groups"]
+    ]
     assert [group["lr"] for group in groups] == pytest.approx([0.05 * 1e-9] * 3)
 
 
 def test_the_scores_end_a_run_without_epochs(corpus: Path, tmp_path: Path) -> None:
     """Nobody can tell when: such small rates teach nothing, so that here it is after two validations."""
     seen: list[Progress] = []
-    options: dict[str, Any] = {"epochs": None, "steps": None, "lr": 1e-12, "output_lr": 1e-12, "stop_after": 1}
-    run = fit(experiment(corpus, validate_every=5, log_every=1, **options), tmp_path / "run", watch=seen.append)
+    options: dict[str, Any] = {
+        "epochs": None,
+        "steps": None,
+        "lr": 1e-12,
+        "output_lr": 1e-12,
+        "stop_after": 1,
+    }
+    run = fit(
+        experiment(corpus, validate_every=5, log_every=1, **options),
+        tmp_path / "run",
+        watch=seen.append,
+    )
     assert run.metrics()[-1]["step"] == 10
     assert {progress.steps for progress in seen} == {math.inf}
 
@@ -326,7 +376,9 @@ def seconds_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_ends_when_its_time_is_up(corpus: Path, tmp_path: Path) -> None:
     """A look a step, and another where something is logged; the first five steps are not timed."""
     seen: list[Progress] = []
-    config = experiment(corpus, steps=10**6, seconds=40.0, validate_every=10**6, checkpoint_every=10**6)
+    config = experiment(
+        corpus, steps=10**6, seconds=40.0, validate_every=10**6, checkpoint_every=10**6
+    )
     run = fit(config, tmp_path / "run", watch=seen.append)
     last, state = run.metrics()[-1], run.load().state
     assert (last["kind"], last["step"], run.steps(), run.best_step) == ("validation", 41, [41], 41)
@@ -380,13 +432,19 @@ def test_the_log_has_the_refactors_since_the_last_line(corpus: Path, tmp_path: P
 
 
 def test_weight_decay_goes_to_the_optimizers(corpus: Path, tmp_path: Path) -> None:
-    run = fit(experiment(corpus, steps=2, weight_decay=0.01, output_weight_decay=0.02), tmp_path / "run")
-    groups = [group for optimizer in run.load().state["optimizers"] for group in optimizer["groups"]]
+    run = fit(
+        experiment(corpus, steps=2, weight_decay=0.01, output_weight_decay=0.02), tmp_path / "run"
+    )
+    groups = [
+        group for optimizer in run.load().state["optimizers"] for group in optimizer["groups"]
+    ]
     assert [group.get("weight_decay") for group in groups] == [None, 0.01, 0.02]
 
 
 def test_training_stops_early(corpus: Path, tmp_path: Path) -> None:
-    config = experiment(corpus, steps=2000, validate_every=10, lr=1e-9, output_lr=1e-9, stop_after=2)
+    config = experiment(
+        corpus, steps=2000, validate_every=10, lr=1e-9, output_lr=1e-9, stop_after=2
+    )
     run = fit(config, tmp_path / "run")
     assert run.metrics()[-1]["step"] <= 50
 
@@ -396,18 +454,25 @@ def test_a_diverging_run_says_so(corpus: Path, tmp_path: Path) -> None:
     good = experiment(corpus, log_every=1, checkpoint_every=1)
     head = HeadConfig(head="dense", loss="squared_error")
     for name, bad in {
-        "loss": experiment(corpus, head=head, lr=1e-9, output_lr=1e30, log_every=1, checkpoint_every=1),
+        "loss": experiment(
+            corpus, head=head, lr=1e-9, output_lr=1e30, log_every=1, checkpoint_every=1
+        ),
         "layer": dataclasses.replace(good, training=dataclasses.replace(good.training, lr=1e30)),
     }.items():
         with pytest.raises(
-            DivergedError, match=r"step \d+: (the loss is|h has a NaN|step refused).*\. Lower the learning rates .*last"
+            DivergedError,
+            match=r"step \d+: (the loss is|h has a NaN|step refused).*\. Lower the learning rates .*last",
         ):
             fit(bad, tmp_path / name)
         last = Run.open(tmp_path / name).load()
-        assert all(tensor.isfinite().all() for tensor in last.tensors.values()), "what has diverged is not kept"
+        assert all(tensor.isfinite().all() for tensor in last.tensors.values()), (
+            "what has diverged is not kept"
+        )
 
 
-@pytest.mark.parametrize(("owner", "name"), [(trainer, "evaluate"), (zloss.FactoredLinear, "condition")])
+@pytest.mark.parametrize(
+    ("owner", "name"), [(trainer, "evaluate"), (zloss.FactoredLinear, "condition")]
+)
 def test_a_layer_may_refuse_later_what_has_diverged(
     owner: object, name: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -453,7 +518,9 @@ def test_metrics_have_null_for_what_is_not_finite(
     if 7.0 in perplexities:
         assert plot_runs([run], tmp_path / "picture.png", "perplexity") == []
     else:
-        with pytest.raises(RunError, match=r"has no perplexity; it has top_1_error, .*, mean_rank$"):
+        with pytest.raises(
+            RunError, match=r"has no perplexity; it has top_1_error, .*, mean_rank$"
+        ):
             plot_runs([run], tmp_path / "picture.png", "perplexity")
 
 
@@ -490,9 +557,17 @@ def edit(run: Run, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        ("training__lr", 0.7, "training.lr in .*config.json is 0.7, and the run was trained with 0.1: change it back"),
+        (
+            "training__lr",
+            0.7,
+            "training.lr in .*config.json is 0.7, and the run was trained with 0.1: change it back",
+        ),
         ("training__weight_decay", 0.1, "training.weight_decay in "),
-        ("training__optimizer", "adam", 'training.optimizer in .* is "adam", and the run was trained with "sgd"'),
+        (
+            "training__optimizer",
+            "adam",
+            'training.optimizer in .* is "adam", and the run was trained with "sgd"',
+        ),
         ("network__hidden", [17], r"network.hidden in .* is \[17\], and"),
         ("network__head__b", 3.0, "network.head.b in "),
     ],
@@ -510,7 +585,14 @@ def test_a_run_goes_on_with_what_it_was_trained_with(
 def test_a_run_may_be_made_longer(corpus: Path, tmp_path: Path) -> None:
     shutil.copytree(corpus, tmp_path / "moved")
     run = fit(experiment(corpus, steps=4), tmp_path / "run")
-    names = {"steps": 8, "epochs": 30, "seconds": 60.0, "keep": 1, "checkpoint_every": 3, "log_every": 1}
+    names = {
+        "steps": 8,
+        "epochs": 30,
+        "seconds": 60.0,
+        "keep": 1,
+        "checkpoint_every": 3,
+        "log_every": 1,
+    }
     names |= {"stop_after": 9, "validate_every": 2}
     changes = {f"training__{name}": value for name, value in names.items()}
     edit(run, **changes, corpus=str(tmp_path / "moved"), device="auto")
@@ -542,10 +624,15 @@ def test_what_cannot_be_checked_is_said(corpus: Path, tmp_path: Path) -> None:
     run = fit(experiment(corpus, steps=4), tmp_path / "run")
     forget_config(run)
     edit(run, training__lr=0.7, training__steps=8)
-    with pytest.warns(UserWarning, match=r"early version, .* whether .*config.json is what it was trained with cannot"):
+    with pytest.warns(
+        UserWarning,
+        match=r"early version, .* whether .*config.json is what it was trained with cannot",
+    ):
         fit(resumed(run.folder), run.folder, resume=True)
     edit(run, training__lr=0.1, training__steps=12)
-    with pytest.raises(RunError, match=r"training.lr in .* is 0.1, and the run was trained with 0.7"):  # known by now
+    with pytest.raises(
+        RunError, match=r"training.lr in .* is 0.1, and the run was trained with 0.7"
+    ):  # known by now
         fit(resumed(run.folder), run.folder, resume=True)
 
 
@@ -558,7 +645,10 @@ def test_a_vocabulary_that_does_not_fit(corpus: Path, tmp_path: Path) -> None:
         (tmp_path / f"{name}.txt").write_text(text * 300)
         other = prepare(tmp_path / f"{name}.txt", tmp_path / name, fractions=(0.1, 0.1))
         assert (len(other.vocabulary) == len(words)) == (name == "others")
-        table = run.config | {"corpus": str(other.folder), "training": run.config["training"] | {"steps": 8}}
+        table = run.config | {
+            "corpus": str(other.folder),
+            "training": run.config["training"] | {"steps": 8},
+        }
         (run.folder / "config.json").write_text(json.dumps(table))
         message = r"the checkpoint has \d+ classes, the vocabulary \d+, or other words: .* not the corpus that the run"
         with pytest.raises(RunError, match=message):

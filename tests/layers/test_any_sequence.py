@@ -21,12 +21,17 @@ class AnySequence(RuleBasedStateMachine):
     recorded = 0
 
     @initialize(
-        hidden=st.integers(1, 6), bias=st.booleans(), limit=st.sampled_from([None, 1.5]), seed=st.integers(0, 99)
+        hidden=st.integers(1, 6),
+        bias=st.booleans(),
+        limit=st.sampled_from([None, 1.5]),
+        seed=st.integers(0, 99),
     )
     def build(self, hidden: int, bias: bool, limit: float | None, seed: int) -> None:
         torch.manual_seed(seed)
         self.hidden = hidden
-        self.twins = make_twins(hidden, CLASSES, device=torch.device("cpu"), bias=bias, max_condition=limit)
+        self.twins = make_twins(
+            hidden, CLASSES, device=torch.device("cpu"), bias=bias, max_condition=limit
+        )
 
     @precondition(lambda self: self.recorded < 3)
     @rule(
@@ -47,7 +52,9 @@ class AnySequence(RuleBasedStateMachine):
         for optimizer in (self.twins.factored_optimizer, self.twins.dense_optimizer):
             optimizer.param_groups[0].update(lr=lr, weight_decay=weight_decay)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a step after zero_grad(), and of hasty refactors: both are meant here
+            warnings.simplefilter(
+                "ignore"
+            )  # of a step after zero_grad(), and of hasty refactors: both are meant here
             self.twins.step()
         self.recorded = 0
 
@@ -77,7 +84,9 @@ class AnySequence(RuleBasedStateMachine):
     @rule()
     def through_a_linear(self) -> None:
         linear = self.twins.factored.to_linear()
-        self.twins.factored = zloss.FactoredLinear.from_linear(linear, max_condition=self.twins.factored.max_condition)
+        self.twins.factored = zloss.FactoredLinear.from_linear(
+            linear, max_condition=self.twins.factored.max_condition
+        )
         self.twins.factored_optimizer = zloss.FactoredSGD(self.twins.factored, 1.0)
         self.twins.dense.zero_grad()
         self.recorded = 0

@@ -51,11 +51,20 @@ def with_value(tensor: Tensor, value: float) -> Tensor:
 
 
 BAD_BATCHES: dict[str, tuple[Callable[[Tensor, Tensor], tuple[Any, Any]], str]] = {
-    "target too large": (lambda h, t: (h, with_value(t, CLASSES)), "target 30 is out of range: expected 0 <= t"),
+    "target too large": (
+        lambda h, t: (h, with_value(t, CLASSES)),
+        "target 30 is out of range: expected 0 <= t",
+    ),
     "target negative": (lambda h, t: (h, with_value(t, -1)), "target -1 is out of range"),
-    "target float": (lambda h, t: (h, t.float()), r"integer class indices, got dtype torch\.float32"),
+    "target float": (
+        lambda h, t: (h, t.float()),
+        r"integer class indices, got dtype torch\.float32",
+    ),
     "target bool": (lambda h, t: (h, t > 3), r"integer class indices, got dtype torch\.bool$"),
-    "target multi-hot": (lambda h, t: (h, F.one_hot(t, CLASSES).float()), r"got dtype torch\.float32; of a multi-hot"),
+    "target multi-hot": (
+        lambda h, t: (h, F.one_hot(t, CLASSES).float()),
+        r"got dtype torch\.float32; of a multi-hot",
+    ),
     "target a list": (lambda h, t: (h, t.tolist()), "must be a tensor of class indices, got list"),
     "target too short": (lambda h, t: (h, t[:-1]), r"shape \(4,\) or \(4, K\).*got \(3,\)"),
     "target without columns": (lambda h, t: (h, t[:, None][:, :0]), "no columns"),
@@ -63,17 +72,28 @@ BAD_BATCHES: dict[str, tuple[Callable[[Tensor, Tensor], tuple[Any, Any]], str]] 
     "h NaN": (lambda h, t: (with_value(h, float("nan")), t), "h has a NaN or an infinity"),
     "h infinite": (lambda h, t: (with_value(h, float("-inf")), t), "h has a NaN or an infinity"),
     "h overflowing": (lambda h, t: (1e25 * h, t), "activations that overflow"),
-    "h integer": (lambda h, t: (h.long(), t), r"floating-point tensor of shape \(B, 5\), got dtype torch\.int64"),
+    "h integer": (
+        lambda h, t: (h.long(), t),
+        r"floating-point tensor of shape \(B, 5\), got dtype torch\.int64",
+    ),
     "h an array": (lambda h, t: (h.tolist(), t), "floating-point tensor.*got list"),
     "h too narrow": (lambda h, t: (h[:, :-1], t), r"shape \(B, 5\), got \(4, 4\)$"),
     "h a vector": (lambda h, t: (h[0], t), r"shape \(B, 5\), got \(5,\)$"),
-    "h three-dimensional": (lambda h, t: (h[None], t), r"got \(1, 4, 5\); flatten leading dimensions"),
-    "h wider than the layer": (lambda h, t: (h.double(), t), r"h has dtype torch\.float64 but the layer"),
+    "h three-dimensional": (
+        lambda h, t: (h[None], t),
+        r"got \(1, 4, 5\); flatten leading dimensions",
+    ),
+    "h wider than the layer": (
+        lambda h, t: (h.double(), t),
+        r"h has dtype torch\.float64 but the layer",
+    ),
 }
 
 
 @pytest.mark.parametrize(("spoil", "message"), BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
-def test_bad_batches(spoil: Callable[[Tensor, Tensor], tuple[Any, Any]], message: str, device: torch.device) -> None:
+def test_bad_batches(
+    spoil: Callable[[Tensor, Tensor], tuple[Any, Any]], message: str, device: torch.device
+) -> None:
     layer = make_layer(device)
     batch = spoil(*good_batch(layer))
     with refuses(layer, message):
@@ -87,7 +107,9 @@ def test_bad_batches(spoil: Callable[[Tensor, Tensor], tuple[Any, Any]], message
 @given(
     rows=st.integers(1, 6),
     columns=st.integers(1, 3),
-    value=st.one_of(st.integers(CLASSES, 2**62), st.integers(-(2**62), -1)).filter(lambda v: v != -100),
+    value=st.one_of(st.integers(CLASSES, 2**62), st.integers(-(2**62), -1)).filter(
+        lambda v: v != -100
+    ),
     dtype=st.sampled_from([torch.int64, torch.int32, torch.int16, torch.int8]),
     data=st.data(),
 )
@@ -107,7 +129,9 @@ def test_any_target_that_is_no_class(
 
 
 @given(
-    shape=st.lists(st.integers(0, 4), min_size=0, max_size=4).filter(lambda s: len(s) != 2 or s[1] != HIDDEN),
+    shape=st.lists(st.integers(0, 4), min_size=0, max_size=4).filter(
+        lambda s: len(s) != 2 or s[1] != HIDDEN
+    ),
     dtype=st.sampled_from([torch.float16, torch.bfloat16, torch.float32]),
 )
 @settings(deadline=None, max_examples=100)
@@ -131,7 +155,10 @@ def test_non_finite_h_anywhere(position: int, value: float) -> None:
 def test_non_finite_upstream_gradient_is_refused(value: float, device: torch.device) -> None:
     layer = make_layer(device)
     (layer(*good_batch(layer)).scatter.sum() * value).backward()
-    with refuses(layer, "the gradient has a NaN or an infinity, .*; lower the learning rate, clip .*, or drop it"):
+    with refuses(
+        layer,
+        "the gradient has a NaN or an infinity, .*; lower the learning rate, clip .*, or drop it",
+    ):
         layer.step_(1.0)
     layer.zero_grad()
     LOSS(layer(*good_batch(layer))).backward()
@@ -156,7 +183,10 @@ def test_step_that_would_overflow_is_refused_with_a_safe_rate(device: torch.devi
         ({"in_features": 0}, "in_features >= 1 and num_classes >= 2, got 0 and 30"),
         ({"num_classes": 1}, "got 5 and 1"),
         ({"num_classes": 1e6}, "expected whole numbers .* got 5 and 1000000.0"),
-        ({"dtype": torch.bfloat16}, r"dtype must be torch\.float32 or torch\.float64, got torch\.bfloat16"),
+        (
+            {"dtype": torch.bfloat16},
+            r"dtype must be torch\.float32 or torch\.float64, got torch\.bfloat16",
+        ),
         ({"state_dtype": torch.float16}, r"state_dtype must be .* got torch\.float16"),
         ({"dtype": torch.float64, "state_dtype": torch.float32}, "coarser"),
         ({"max_condition": 1.0}, "max_condition must be greater than 1"),
@@ -189,7 +219,10 @@ def test_safe_rate_is_safe_and_not_timid(rows: int, device: torch.device) -> Non
     """At the rate that a refusal names P is well conditioned; it is within sqrt(H) of the largest such rate."""
     layer = make_layer(device)
     layer.zero_grad()
-    h, target = torch.randn(rows, HIDDEN, device=device), torch.randint(CLASSES, (rows,), device=device)
+    h, target = (
+        torch.randn(rows, HIDDEN, device=device),
+        torch.randint(CLASSES, (rows,), device=device),
+    )
     zloss.SquaredError()(layer(h, target)).backward()
     largest = torch.linalg.eigvalsh(k1_of(layer)).abs().max()
     with pytest.raises(zloss.RefusedStepError) as refusal:

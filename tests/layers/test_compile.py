@@ -23,7 +23,10 @@ class Network(nn.Module):
 
     def step(self, loss: Tensor) -> None:
         loss.backward()
-        for optimizer in (torch.optim.SGD(self.trunk.parameters(), 0.1), zloss.FactoredSGD(self.output, 5.0)):
+        for optimizer in (
+            torch.optim.SGD(self.trunk.parameters(), 0.1),
+            zloss.FactoredSGD(self.output, 5.0),
+        ):
             optimizer.step()
             optimizer.zero_grad()
 
@@ -32,7 +35,9 @@ class Network(nn.Module):
 def test_a_compiled_network_takes_the_same_steps(device: torch.device) -> None:
     plain = Network().to(device)
     twin = copy.deepcopy(plain)
-    compiled = torch.compile(twin, backend="aot_eager")  # the compiler itself would want a C++ compiler
+    compiled = torch.compile(
+        twin, backend="aot_eager"
+    )  # the compiler itself would want a C++ compiler
     for _ in range(3):
         x, target = torch.randn(6, 8, device=device), torch.randint(300, (6,), device=device)
         expected, loss = plain(x, target), compiled(x, target)

@@ -14,22 +14,42 @@ LR, DECAY = 20.0, 2e-3
 
 
 def random_batch(rows: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.randn(rows, HIDDEN, dtype=torch.float64, device=device), torch.randint(CLASSES, (rows,), device=device)
+    return torch.randn(rows, HIDDEN, dtype=torch.float64, device=device), torch.randint(
+        CLASSES, (rows,), device=device
+    )
 
 
 @pytest.mark.parametrize("rows", [3, 20])
 def test_refactors_by_itself_and_stays_exact(rows: int, device: torch.device) -> None:
-    twins = make_twins(HIDDEN, CLASSES, device=device, lr=LR, weight_decay=DECAY, max_condition=1.05, synchronous=True)
+    twins = make_twins(
+        HIDDEN,
+        CLASSES,
+        device=device,
+        lr=LR,
+        weight_decay=DECAY,
+        max_condition=1.05,
+        synchronous=True,
+    )
     for _ in range(200):
         twins.backward(LOSS, *random_batch(rows, device))
-        assert twins.step() < 1e-11  # 200 steps at a condition near 1 gather no more than some 1e-13
+        assert (
+            twins.step() < 1e-11
+        )  # 200 steps at a condition near 1 gather no more than some 1e-13
         assert twins.factored.condition() <= 1.05
     assert twins.factored.refactors >= 5
     assert 0 < twins.factored.drift() < 1e-12
 
 
 def test_without_refactoring_the_condition_grows(device: torch.device) -> None:
-    twins = make_twins(HIDDEN, CLASSES, device=device, lr=LR, weight_decay=DECAY, max_condition=1e300, synchronous=True)
+    twins = make_twins(
+        HIDDEN,
+        CLASSES,
+        device=device,
+        lr=LR,
+        weight_decay=DECAY,
+        max_condition=1e300,
+        synchronous=True,
+    )
     for _ in range(200):
         twins.backward(LOSS, *random_batch(3, device))
         twins.step()
@@ -62,8 +82,12 @@ def _singular_rate(layer: zloss.FactoredLinear, weight_decay: float) -> float:
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 @pytest.mark.parametrize("rows", [3, 20])
 @pytest.mark.parametrize("nearly", [1.0, 1 + 1e-9, 1 - 1e-5])
-def test_singular_step_is_still_exact(nearly: float, rows: int, weight_decay: float, device: torch.device) -> None:
-    twins = make_twins(HIDDEN, CLASSES, device=device, lr=1.0, weight_decay=weight_decay, synchronous=True)
+def test_singular_step_is_still_exact(
+    nearly: float, rows: int, weight_decay: float, device: torch.device
+) -> None:
+    twins = make_twins(
+        HIDDEN, CLASSES, device=device, lr=1.0, weight_decay=weight_decay, synchronous=True
+    )
     loss = zloss.SquaredError()
     for _ in range(4):
         twins.backward(loss, *random_batch(rows, device))
@@ -96,7 +120,15 @@ def test_decay_of_everything_is_exact(device: torch.device) -> None:
 
 def test_strong_weight_decay_keeps_its_digits(device: torch.device) -> None:
     """Through refactors of a U that has shrunk a million times, float32 weights stay within some 100 roundings."""
-    twins = make_twins(HIDDEN, CLASSES, device=device, lr=1.0, weight_decay=0.1, dtype=torch.float32, synchronous=True)
+    twins = make_twins(
+        HIDDEN,
+        CLASSES,
+        device=device,
+        lr=1.0,
+        weight_decay=0.1,
+        dtype=torch.float32,
+        synchronous=True,
+    )
     for _ in range(300):
         h, target = random_batch(3, device)
         twins.backward(LOSS, h.float(), target)
@@ -106,7 +138,15 @@ def test_strong_weight_decay_keeps_its_digits(device: torch.device) -> None:
 
 def test_long_weight_decay_does_not_overflow(device: torch.device) -> None:
     """Decay by 10 % a step takes U below 1e-38 within 900 steps; V must not grow beyond float32 to match."""
-    twins = make_twins(HIDDEN, CLASSES, device=device, lr=1.0, weight_decay=0.1, dtype=torch.float32, synchronous=True)
+    twins = make_twins(
+        HIDDEN,
+        CLASSES,
+        device=device,
+        lr=1.0,
+        weight_decay=0.1,
+        dtype=torch.float32,
+        synchronous=True,
+    )
     for _ in range(900):
         h, target = random_batch(3, device)
         twins.factored(h.float(), target).scatter.mul(0).sum().backward()
@@ -149,10 +189,14 @@ def test_limit_is_that_of_one_shrunken_direction(width: int) -> None:
     U = torch.eye(width, dtype=torch.float64)
     U[0, 0] = 1 / 30
     # The estimate leaves out terms of relative order 1/H.
-    assert layer._condition_limit() == pytest.approx(condition_of(U, U.inverse()).item(), rel=1 / width)
+    assert layer._condition_limit() == pytest.approx(
+        condition_of(U, U.inverse()).item(), rel=1 / width
+    )
 
 
 def test_condition_of_known_matrices() -> None:
     U = torch.diag(torch.tensor([1.0, 1.0, 1e-3]))
     assert condition_of(torch.eye(5), torch.eye(5)) == pytest.approx(1.0)
-    assert condition_of(U, U.inverse()).item() == pytest.approx((2 + 1e-6) ** 0.5 * (2 + 1e6) ** 0.5 / 3, rel=1e-5)
+    assert condition_of(U, U.inverse()).item() == pytest.approx(
+        (2 + 1e-6) ** 0.5 * (2 + 1e6) ** 0.5 / 3, rel=1e-5
+    )

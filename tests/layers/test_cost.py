@@ -28,7 +28,9 @@ def flops_of_a_step(classes: int, rows: int, targets: int, device: torch.device)
 
 @pytest.mark.parametrize("targets", [1, 4])
 @pytest.mark.parametrize("rows", [10, 100])
-def test_operations_do_not_depend_on_the_number_of_classes(rows: int, targets: int, device: torch.device) -> None:
+def test_operations_do_not_depend_on_the_number_of_classes(
+    rows: int, targets: int, device: torch.device
+) -> None:
     few, many = (flops_of_a_step(classes, rows, targets, device) for classes in (1_000, 100_000))
     assert few == many
     assert few > 2 * rows * HIDDEN * HIDDEN, "the counter saw the products"
@@ -36,7 +38,9 @@ def test_operations_do_not_depend_on_the_number_of_classes(rows: int, targets: i
 
 def expected_flops(rows: int, device: torch.device) -> int:
     """The products that the derivation counts; element-wise work is not counted by torch."""
-    if device.type == "cuda":  # by kernels; the product in X is added in place, which torch does not count
+    if (
+        device.type == "cuda"
+    ):  # by kernels; the product in X is added in place, which torch does not count
         if rows < HIDDEN:
             # h gram, rows U, h [U^T, U_inv], H^T X, U and U_inv updates; h, hg, rows times h^T, and the B x B system.
             return 7 * 2 * rows * HIDDEN**2 + 4 * 2 * rows**2 * HIDDEN
@@ -60,7 +64,10 @@ def test_each_regime_at_its_own_best_cost(rows: int, device: torch.device) -> No
 
 def flops_of_ranks(rows: int, targets: int, device: torch.device) -> int:
     layer = zloss.FactoredLinear(HIDDEN, 4096, device=device)
-    h, target = torch.randn(rows, HIDDEN, device=device), torch.randint(4096, (rows, targets), device=device)
+    h, target = (
+        torch.randn(rows, HIDDEN, device=device),
+        torch.randint(4096, (rows, targets), device=device),
+    )
     with FlopCounterMode(display=False) as counter:
         layer.rank(h, target)
     return int(counter.get_total_flops())
@@ -79,7 +86,11 @@ def test_targets_add_no_products() -> None:
 def test_padding_costs_nothing() -> None:
     """On a CPU, where shapes may depend on values: a step is that of the targets alone, wherever they stand."""
     target = torch.full((4, 50), -100)
-    target[0, [3, 30, 49]], target[1, 0], target[3, 20:22] = torch.tensor([7, 9, 7]), 5, torch.tensor([1, 0])
+    target[0, [3, 30, 49]], target[1, 0], target[3, 20:22] = (
+        torch.tensor([7, 9, 7]),
+        5,
+        torch.tensor([1, 0]),
+    )
     layer, loss = zloss.FactoredLinear(HIDDEN, 1_000), zloss.ZLoss(a=0.1, b=10.0)
     narrow, h = copy.deepcopy(layer), torch.randn(4, HIDDEN)
     stats = layer(h, target)
@@ -88,7 +99,9 @@ def test_padding_costs_nothing() -> None:
     grad = layer.recorded_gradient()
     assert grad is not None
     assert [part.tolist() for part in grad.entries[:2]] == [[0, 0, 0, 1, 3, 3], [7, 9, 7, 5, 1, 0]]
-    loss(narrow(h, torch.tensor([[7, 9, 7], [5, -100, -100], [-100, -100, -100], [1, 0, -100]]))).backward()
+    loss(
+        narrow(h, torch.tensor([[7, 9, 7], [5, -100, -100], [-100, -100, -100], [1, 0, -100]]))
+    ).backward()
     for each in (layer, narrow):
         each.step_(20.0)
     assert torch.equal(layer.weight(), narrow.weight())
@@ -125,11 +138,14 @@ print(rss("VmHWM") - before)
 
 
 @pytest.mark.skipif(
-    not Path("/proc/self/status").exists(), reason="reads the peak memory of a process as Linux tells it"
+    not Path("/proc/self/status").exists(),
+    reason="reads the peak memory of a process as Linux tells it",
 )
 def test_memory_is_that_of_one_layer() -> None:
     """Construction, steps and refactor at a million classes: V and little else, never a second C x H matrix."""
-    result = subprocess.run([sys.executable, "-c", MEMORY_PROBE], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", MEMORY_PROBE], capture_output=True, text=True, check=True
+    )
     peak_bytes, v_bytes = int(result.stdout), 1_000_000 * 256 * 4
     assert v_bytes <= peak_bytes <= 1.10 * v_bytes + 64 * 2**20
 
@@ -141,7 +157,9 @@ def test_memory_on_a_gpu(cuda: torch.device) -> None:
     before = torch.cuda.memory_allocated() - layer.V.nbytes
     for step in range(4):
         h = torch.randn(200, 256, device=cuda, requires_grad=True)
-        zloss.ZLoss(a=0.1, b=10.0)(layer(h, torch.randint(1_000_000, (200,), device=cuda))).backward()
+        zloss.ZLoss(a=0.1, b=10.0)(
+            layer(h, torch.randint(1_000_000, (200,), device=cuda))
+        ).backward()
         optimizer.step()
         if step == 2:
             layer.refactor()

@@ -48,7 +48,9 @@ def test_every_step_is_the_dense_step(
 
 @pytest.mark.parametrize("rows", [3, 40])
 def test_bias_alone_and_with_weights(rows: int, device: torch.device) -> None:
-    twins = make_twins(8, CLASSES, device=device, lr=20.0, weight_decay=1e-3, bias=True, synchronous=True)
+    twins = make_twins(
+        8, CLASSES, device=device, lr=20.0, weight_decay=1e-3, bias=True, synchronous=True
+    )
     loss = zloss.ZLoss(a=0.2, b=8.0)
     for step in range(50):
         h, target, _ = random_batch(rows, 8, 1, step, device)
@@ -75,7 +77,11 @@ def test_a_loss_of_the_users_own(device: torch.device) -> None:
     """Any function of the statistics trains exactly: here one that uses target, sum and sum of squares in odd ways."""
 
     def odd(stats: zloss.SphericalStats) -> Tensor:
-        return (stats.target.sin().sum() + (stats.sum * stats.sumsq).tanh().sum() + 0.01 * stats.variance.sum()) / 10
+        return (
+            stats.target.sin().sum()
+            + (stats.sum * stats.sumsq).tanh().sum()
+            + 0.01 * stats.variance.sum()
+        ) / 10
 
     twins = make_twins(8, CLASSES, device=device, lr=0.5, synchronous=True)
     for step in range(30):
@@ -93,7 +99,9 @@ def test_gradient_accumulation(rows: list[int], device: torch.device) -> None:
         for part, count in enumerate(rows):
             h, target, _ = random_batch(count, 8, 1 + part, step, device)
             twins.backward(loss, h, target)
-        assert twins.factored.grad_norm().item() == pytest.approx(twins.dense_grad_norm().item(), rel=1e-9)
+        assert twins.factored.grad_norm().item() == pytest.approx(
+            twins.dense_grad_norm().item(), rel=1e-9
+        )
         assert twins.step() <= EXACT
 
 
@@ -133,7 +141,9 @@ def test_both_regimes_agree(device: torch.device) -> None:
         h, target, _ = random_batch(6, 16, 1, step, device)
         twins.backward(loss, h, target)
         padding = torch.randn(20, 16, dtype=h.dtype, device=device)
-        loss(wide(torch.cat([h, padding]), torch.cat([target, target.new_full((20,), IGNORED)]))).backward()
+        loss(
+            wide(torch.cat([h, padding]), torch.cat([target, target.new_full((20,), IGNORED)]))
+        ).backward()
         optimizer.step()
         assert twins.step() <= EXACT
     assert (wide.weight() - twins.factored.weight()).abs().max() <= EXACT

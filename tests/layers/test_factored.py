@@ -62,7 +62,9 @@ def test_nothing_is_recorded_without_backward_or_without_grad(device: torch.devi
     assert layer.grad_norm() == 0
     before = layer.weight()
     layer.step_(20.0, weight_decay=0.5)
-    assert torch.equal(layer.weight(), before), "without a gradient there is no step, as for torch's SGD"
+    assert torch.equal(layer.weight(), before), (
+        "without a gradient there is no step, as for torch's SGD"
+    )
 
 
 def test_autograd_grad_leaves_the_layer_alone(device: torch.device) -> None:
@@ -100,7 +102,9 @@ ZERO_GRADS: dict[str, Callable[[zloss.FactoredLinear], None]] = {
     "of its optimizer": lambda layer: zloss.FactoredSGD(layer, 1.0).zero_grad(),
     "of another optimizer": lambda layer: torch.optim.Adam(layer.parameters()).zero_grad(),
     "of a model, in place": lambda layer: nn.Sequential(layer).zero_grad(set_to_none=False),
-    "of another optimizer, in place": lambda layer: torch.optim.Adam(layer.parameters()).zero_grad(set_to_none=False),
+    "of another optimizer, in place": lambda layer: torch.optim.Adam(layer.parameters()).zero_grad(
+        set_to_none=False
+    ),
 }
 
 
@@ -138,19 +142,25 @@ def test_clipping_by_torch_does_not_drop_the_record(device: torch.device) -> Non
     layer, other = make_layer(device), nn.Linear(2, 2, device=device)
     loss_of(layer).backward()
     other(torch.ones(1, 2, device=device)).sum().backward()
-    expected = torch.nn.utils.get_total_norm([p.grad for p in other.parameters() if p.grad is not None])
+    expected = torch.nn.utils.get_total_norm(
+        [p.grad for p in other.parameters() if p.grad is not None]
+    )
     norm = torch.nn.utils.clip_grad_norm_([*other.parameters(), *layer.parameters()], 1e-3)
     assert torch.equal(norm.to(expected), expected), "the mark adds nothing to it"
     with pytest.warns(UserWarning, match=r"use zloss\.clip_grad_norm_ or scale_grad_"):
         assert layer.recorded_gradient() is not None
     layer.zero_grad()
     loss_of(layer).backward()
-    torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)  # which multiplies all of them by 1, not knowing of this
+    torch.nn.utils.clip_grad_norm_(
+        layer.parameters(), 1.0
+    )  # which multiplies all of them by 1, not knowing of this
     with pytest.warns(UserWarning, match=r"use zloss\.clip_grad_norm_ or scale_grad_"):
         assert layer.recorded_gradient() is not None
 
 
-def test_zero_grad_of_another_optimizer_before_the_step_is_pointed_out(device: torch.device) -> None:
+def test_zero_grad_of_another_optimizer_before_the_step_is_pointed_out(
+    device: torch.device,
+) -> None:
     layer = make_layer(device)
     loss_of(layer).backward()
     torch.optim.SGD(layer.parameters(), 0.1).zero_grad()
@@ -255,9 +265,13 @@ def test_what_an_initialiser_writes_is_the_weight(device: torch.device) -> None:
     assert relative_error(layer.gram, twin.gram) < 1e-12
 
 
-@pytest.mark.parametrize("use", [loss_of, zloss.FactoredLinear.weight, lambda layer: layer.topk(batch(layer)[0], 3)])
+@pytest.mark.parametrize(
+    "use", [loss_of, zloss.FactoredLinear.weight, lambda layer: layer.topk(batch(layer)[0], 3)]
+)
 @pytest.mark.parametrize("name", ["V", "U", "gram"])
-def test_writes_that_leave_no_matrix_are_refused(name: str, use: Callable[..., object], device: torch.device) -> None:
+def test_writes_that_leave_no_matrix_are_refused(
+    name: str, use: Callable[..., object], device: torch.device
+) -> None:
     layer = make_layer(device)
     train(layer, 1)
     with torch.no_grad():
@@ -276,7 +290,9 @@ def test_some_rows_of_a_trained_layer_may_be_written(device: torch.device) -> No
     layer.refactor()
     with torch.no_grad():
         layer.V[7] = copied.V[7] = expected[7] = row
-    with pytest.raises(ValueError, match=r"to write some rows of a trained layer, refactor\(\) first"):
+    with pytest.raises(
+        ValueError, match=r"to write some rows of a trained layer, refactor\(\) first"
+    ):
         copied.weight()
     assert relative_error(layer.weight(), expected) < 1e-12  # a product of 6 terms, in float64
 
@@ -308,7 +324,9 @@ def test_all_of_it_may_be_overwritten_together(looks_each_time: bool, device: to
 def test_an_average_of_factors_is_refused(device: torch.device) -> None:
     """Which torch makes of V, while it copies U and the rest."""
     layer = make_layer(device)
-    average = torch.optim.swa_utils.AveragedModel(layer, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.5))
+    average = torch.optim.swa_utils.AveragedModel(
+        layer, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
+    )
     for _ in range(3):
         train(layer)
         average.update_parameters(layer)
@@ -319,7 +337,9 @@ def test_an_average_of_factors_is_refused(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
-def test_a_copy_knows_its_own_writes(copied: Callable[..., zloss.FactoredLinear], device: torch.device) -> None:
+def test_a_copy_knows_its_own_writes(
+    copied: Callable[..., zloss.FactoredLinear], device: torch.device
+) -> None:
     layer = make_layer(device)
     train(layer)
     twin = copied(layer)
@@ -426,14 +446,19 @@ def test_state_dtype_follows_the_device_and_the_weights(device: torch.device) ->
     train_free = layer.U.dtype
     if device.type == "cpu":
         assert train_free == torch.float64
-    assert zloss.FactoredLinear(4, 9, device=device, state_dtype=torch.float32).gram.dtype == torch.float32
+    assert (
+        zloss.FactoredLinear(4, 9, device=device, state_dtype=torch.float32).gram.dtype
+        == torch.float32
+    )
 
 
 # ---- moving, saving, copying -----------------------------------------------------------------------------------------
 
 
 def test_converting_there_and_back_keeps_the_state_sharp(device: torch.device) -> None:
-    layer = zloss.FactoredLinear(HIDDEN, CLASSES, device=device, state_dtype=torch.float64, synchronous=True)
+    layer = zloss.FactoredLinear(
+        HIDDEN, CLASSES, device=device, state_dtype=torch.float64, synchronous=True
+    )
     train(layer)
     U = layer.U.clone()
     layer.to(torch.float64)
@@ -502,16 +527,27 @@ def test_a_part_of_the_factors_does_not_load(device: torch.device) -> None:
     before = layer.weight()
     with pytest.raises(RuntimeError, match="none of them was loaded"):
         layer.load_state_dict({"V": torch.zeros_like(layer.V)}, strict=False)
-    assert layer.load_state_dict({}, strict=False).missing_keys == ["V", "U", "U_inv", "omega", "wbar", "gram"]
+    assert layer.load_state_dict({}, strict=False).missing_keys == [
+        "V",
+        "U",
+        "U_inv",
+        "omega",
+        "wbar",
+        "gram",
+    ]
     assert torch.equal(layer.weight(), before)
 
 
 @pytest.mark.parametrize("assign", [True, False])
-def test_a_checkpoint_in_half_precision_makes_one_matrix(assign: bool, device: torch.device) -> None:
+def test_a_checkpoint_in_half_precision_makes_one_matrix(
+    assign: bool, device: torch.device
+) -> None:
     """Rounded one by one, its factors do not fit each other: they are made anew from the matrix that they come to."""
     layer, other = make_layer(device, dtype=torch.float32), make_layer(device, dtype=torch.float32)
     train(layer)
-    other.load_state_dict({name: tensor.half() for name, tensor in layer.state_dict().items()}, assign=assign)
+    other.load_state_dict(
+        {name: tensor.half() for name, tensor in layer.state_dict().items()}, assign=assign
+    )
     assert other.V.dtype == torch.float32
     # Half precision has eps = 1e-3, and a product of two factors rounds twice.
     assert relative_error(other.weight(), layer.weight()) < 5e-3
@@ -571,7 +607,9 @@ def test_linear_round_trip_is_exact(bias: bool, dtype: torch.dtype, device: torc
 @pytest.mark.parametrize("assign", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
 @pytest.mark.parametrize("bias", [False, True])
-def test_the_checkpoint_of_a_linear_loads(bias: bool, dtype: torch.dtype, assign: bool, device: torch.device) -> None:
+def test_the_checkpoint_of_a_linear_loads(
+    bias: bool, dtype: torch.dtype, assign: bool, device: torch.device
+) -> None:
     """Of a model that had one where this layer is now."""
     linear = nn.Linear(HIDDEN, CLASSES, bias=bias, dtype=dtype, device=device)
     checkpoint = nn.Sequential(nn.Linear(3, HIDDEN, device=device), linear).state_dict()
@@ -608,7 +646,9 @@ def test_the_checkpoint_of_a_linear_loads_where_there_is_no_memory_yet() -> None
         (nn.Linear(HIDDEN, CLASSES), "it has a bias: build this layer with bias=True"),
     ],
 )
-def test_the_checkpoint_of_another_linear_does_not_load(linear: nn.Linear, told: str, device: torch.device) -> None:
+def test_the_checkpoint_of_another_linear_does_not_load(
+    linear: nn.Linear, told: str, device: torch.device
+) -> None:
     layer = make_layer(device)
     train(layer)
     before = layer.weight()
@@ -639,7 +679,9 @@ def test_initial_weights_are_distributed_as_those_of_linear(device: torch.device
 
 
 def test_dense_layer_has_the_same_interface() -> None:
-    factored = {name for name in dir(zloss.FactoredLinear) if not name.startswith("_")} - set(dir(nn.Module))
+    factored = {name for name in dir(zloss.FactoredLinear) if not name.startswith("_")} - set(
+        dir(nn.Module)
+    )
     bookkeeping = set(dir(PortableWeight))  # the factors, their gradient, steps and conditioning
     dense = {name for name in dir(zloss.DenseLinear) if not name.startswith("_")}
     assert factored - bookkeeping - {"reset_parameters"} <= dense
@@ -668,14 +710,19 @@ def test_zeros_written_to_the_data_of_gradients_drop_it() -> None:
 
 @pytest.mark.parametrize("ignored", [0, -1])
 def test_a_loss_that_ignores_another_target_is_refused(ignored: int, device: torch.device) -> None:
-    layer, gram = make_layer(device), zloss.GramLinear(HIDDEN, CLASSES, device=device, dtype=torch.float64)
+    layer, gram = (
+        make_layer(device),
+        zloss.GramLinear(HIDDEN, CLASSES, device=device, dtype=torch.float64),
+    )
     loss = zloss.ZLoss(a=0.2, b=8.0, ignore_index=ignored)
     for each in (layer, gram):
         with pytest.raises(ValueError, match=f"say it to the layer, ignore_index={ignored}"):
             loss(each(*batch(layer)))
     told = make_layer(device, ignore_index=ignored)
     assert torch.isfinite(loss(told(*batch(told))))
-    assert torch.isfinite(zloss.ZLoss(a=0.2, b=8.0)(told(*batch(told)))), "where the loss was told nothing"
+    assert torch.isfinite(zloss.ZLoss(a=0.2, b=8.0)(told(*batch(told)))), (
+        "where the loss was told nothing"
+    )
 
 
 def test_repr_tells_the_essentials(device: torch.device) -> None:

@@ -42,7 +42,10 @@ def assert_knows_itself(layer: zloss.FactoredLinear, weight: Tensor) -> None:
     logits = h.double() @ weight.double().T
     stats = layer(h, target)
     assert relative_error(layer.weight(), weight) < 1e-6
-    assert relative_error(stats.scatter, (logits - logits.mean(1, keepdim=True)).square().sum(1)) < 1e-5
+    assert (
+        relative_error(stats.scatter, (logits - logits.mean(1, keepdim=True)).square().sum(1))
+        < 1e-5
+    )
 
 
 # ---- initialisers ----------------------------------------------------------------------------------------------------
@@ -83,7 +86,9 @@ LEAVES: list[Callable[[zloss.FactoredLinear], zloss.FactoredLinear]] = [
 @pytest.mark.parametrize("leave", LEAVES)
 @pytest.mark.parametrize("used_before", [False, True])
 def test_what_was_written_goes_along(
-    used_before: bool, leave: Callable[[zloss.FactoredLinear], zloss.FactoredLinear], device: torch.device
+    used_before: bool,
+    leave: Callable[[zloss.FactoredLinear], zloss.FactoredLinear],
+    device: torch.device,
 ) -> None:
     """Into copies, checkpoints and other places, which know nothing of the write."""
     layer = make_layer(device)
@@ -138,7 +143,9 @@ def written_as_a_vector(layer: zloss.FactoredLinear, weight: Tensor) -> None:
 
 
 @pytest.mark.parametrize("write", [replaced, pointed_elsewhere, written_as_a_vector])
-def test_another_v_is_seen(write: Callable[[zloss.FactoredLinear, Tensor], None], device: torch.device) -> None:
+def test_another_v_is_seen(
+    write: Callable[[zloss.FactoredLinear, Tensor], None], device: torch.device
+) -> None:
     """Though torch has counted as many writes to it as to the one before."""
     layer = make_layer(device)
     layer(*batch(layer))
@@ -156,7 +163,9 @@ def test_another_v_is_seen(write: Callable[[zloss.FactoredLinear, Tensor], None]
 
 @pytest.mark.parametrize("used_before", [False, True])
 @pytest.mark.parametrize("through_data", [False, True])
-def test_an_average_in_a_copy_is_refused(through_data: bool, used_before: bool, device: torch.device) -> None:
+def test_an_average_in_a_copy_is_refused(
+    through_data: bool, used_before: bool, device: torch.device
+) -> None:
     """The usual average of parameters, which leaves the factors of the copy as they were: those of a new layer."""
     layer = make_layer(device)
     average = copy.deepcopy(layer)
@@ -190,7 +199,9 @@ def test_an_average_of_checkpoints_does_not_load(device: torch.device) -> None:
     late = train(layer, 200).state_dict()
     other = make_layer(device)
     before = other.weight()
-    with pytest.raises(RuntimeError, match="as when factors are averaged, so none of them was loaded"):
+    with pytest.raises(
+        RuntimeError, match="as when factors are averaged, so none of them was loaded"
+    ):
         other.load_state_dict({name: (early[name] + late[name]) / 2 for name in early})
     assert torch.equal(other.weight(), before)
     other.load_state_dict(late)
@@ -291,7 +302,9 @@ def test_clipping_that_does_not_reach_the_layer_is_pointed_out(
         assert torch.equal(layer.grad_norm(), norm)
 
 
-def test_many_passes_before_a_step_are_an_accumulation(device: torch.device, recwarn: pytest.WarningsRecorder) -> None:
+def test_many_passes_before_a_step_are_an_accumulation(
+    device: torch.device, recwarn: pytest.WarningsRecorder
+) -> None:
     """Of a layer that has stepped before."""
     layer = train(make_layer(device), 1)
     for _ in range(150):

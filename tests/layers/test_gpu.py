@@ -63,7 +63,9 @@ def assert_unchanged(layer: zloss.FactoredLinear, state: dict[str, Tensor]) -> N
         assert torch.equal(tensor, state[name]), name
 
 
-def assert_reported_and_recovers(layer: zloss.FactoredLinear, state: dict[str, Tensor], message: str) -> None:
+def assert_reported_and_recovers(
+    layer: zloss.FactoredLinear, state: dict[str, Tensor], message: str
+) -> None:
     """Steps after a fault change nothing until it is reported, within the depth of the queue; then training goes on."""
     with pytest.raises(ValueError, match=message):
         train_steps(layer, 20)
@@ -125,7 +127,13 @@ def test_singular_step_is_refused_with_a_safe_rate(layer: zloss.FactoredLinear) 
 
 def test_results_are_not_read_over_a_fault(layer: zloss.FactoredLinear) -> None:
     h, target = batch(layer)
-    for read in (layer.weight, layer.to_linear, layer.condition, lambda: layer.topk(h, 3), lambda: layer.logits(h)):
+    for read in (
+        layer.weight,
+        layer.to_linear,
+        layer.condition,
+        lambda: layer.topk(h, 3),
+        lambda: layer.logits(h),
+    ):
         layer(h, torch.full_like(target, CLASSES))
         with pytest.raises(ValueError, match="out of range"):
             read()
@@ -138,7 +146,10 @@ def test_training_goes_on_after_a_conversion(cuda: torch.device) -> None:
     for dtype in (torch.float32, torch.float64, torch.float32):
         layer.to(dtype)
         for _ in range(20):
-            h, target = torch.randn(8, 40, device=cuda, dtype=dtype), torch.randint(CLASSES, (8,), device=cuda)
+            h, target = (
+                torch.randn(8, 40, device=cuda, dtype=dtype),
+                torch.randint(CLASSES, (8,), device=cuda),
+            )
             LOSS(layer(h, target)).backward()
             layer.step_(1.0)
         layer.raise_faults()

@@ -18,7 +18,9 @@ every_loss = pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss)
 Layer = zloss.DenseLinear
 
 
-def twins(device: torch.device | str = "cpu", **options: Any) -> tuple[zloss.GramLinear, zloss.DenseLinear]:
+def twins(
+    device: torch.device | str = "cpu", **options: Any
+) -> tuple[zloss.GramLinear, zloss.DenseLinear]:
     options = {"bias": False, "dtype": torch.float64, **options}
     linear = nn.Linear(HIDDEN, CLASSES, device=device, **options)
     return zloss.GramLinear.from_linear(linear), zloss.DenseLinear.from_linear(linear)
@@ -36,21 +38,27 @@ def results(loss: nn.Module, layer: Layer, h: Tensor, target: Tensor) -> Iterato
         yield tensor.grad
 
 
-def assert_equal_layers(loss: nn.Module, gram: Layer, dense: Layer, h: Tensor, target: Tensor) -> None:
+def assert_equal_layers(
+    loss: nn.Module, gram: Layer, dense: Layer, h: Tensor, target: Tensor
+) -> None:
     pairs = zip(results(loss, gram, h, target), results(loss, dense, h, target), strict=True)
     for ours, expected in pairs:
         # float64, and sums of some dozen terms of size 1. A gradient may be zero but for rounding.
         torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-13)
 
 
-def hidden(rows: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64) -> Tensor:
+def hidden(
+    rows: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64
+) -> Tensor:
     return torch.randn(rows, HIDDEN, dtype=dtype, device=device)
 
 
 TARGETS: dict[str, Callable[[int], Tensor]] = {
     "one each": lambda rows: torch.randint(CLASSES, (rows,)),
     "all the same": lambda rows: torch.full((rows,), 5),
-    "some ignored": lambda rows: torch.where(torch.arange(rows) % 3 == 0, IGNORED, torch.arange(rows) % CLASSES),
+    "some ignored": lambda rows: torch.where(
+        torch.arange(rows) % 3 == 0, IGNORED, torch.arange(rows) % CLASSES
+    ),
     "several": lambda rows: torch.randint(4, (rows, 3)),  # some of them twice in a row
     "ragged": lambda rows: torch.where(torch.arange(rows * 3).view(rows, 3) % 4 == 0, IGNORED, 7),
 }
@@ -77,7 +85,9 @@ def test_each_statistic_and_its_gradients(statistic: str, device: torch.device) 
         total: Tensor = (getattr(stats, statistic) * upstream).sum()
         return total
 
-    pairs = zip(results(weighted, gram, h, target), results(weighted, dense, h, target), strict=True)  # type: ignore[arg-type]
+    pairs = zip(
+        results(weighted, gram, h, target), results(weighted, dense, h, target), strict=True
+    )  # type: ignore[arg-type]
     for ours, expected in pairs:
         assert relative_error(ours, expected) < 1e-12
 
@@ -86,7 +96,11 @@ def test_each_statistic_and_its_gradients(statistic: str, device: torch.device) 
 def test_nothing_to_learn_from(loss: nn.Module, device: torch.device) -> None:
     """No row, or none that counts."""
     gram, _ = twins(device, bias=True)
-    for target in (torch.zeros(0, dtype=torch.long), torch.full((4,), IGNORED), torch.full((4, 2), IGNORED)):
+    for target in (
+        torch.zeros(0, dtype=torch.long),
+        torch.full((4,), IGNORED),
+        torch.full((4, 2), IGNORED),
+    ):
         for result in results(loss, gram, hidden(len(target), device), target.to(device)):
             assert result.count_nonzero() == 0
 
@@ -97,7 +111,9 @@ def test_classes_that_are_all_alike(loss: nn.Module, device: torch.device) -> No
     gram, dense = twins(device)
     with torch.no_grad():
         for layer in (gram, dense):
-            layer.linear.weight[:] = torch.linspace(-1, 1, HIDDEN, dtype=torch.float64, device=device)
+            layer.linear.weight[:] = torch.linspace(
+                -1, 1, HIDDEN, dtype=torch.float64, device=device
+            )
     assert_equal_layers(loss, gram, dense, hidden(5, device), torch.arange(5, device=device))
 
 
@@ -108,7 +124,9 @@ def test_gradcheck() -> None:
     names, values = zip(*gram.named_parameters(), strict=True)
 
     def statistics(h: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
-        stats = torch.func.functional_call(gram, dict(zip(names, parameters, strict=True)), (h, target))
+        stats = torch.func.functional_call(
+            gram, dict(zip(names, parameters, strict=True)), (h, target)
+        )
         return stats.target, stats.mean, stats.scatter
 
     assert torch.autograd.gradcheck(statistics, (h, *values))
@@ -157,13 +175,17 @@ def test_statistics_are_in_the_dtype_of_the_layer(device: torch.device) -> None:
 OPTIMIZERS: dict[str, Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]] = {
     "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01),
     "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1),
-    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, nesterov=True),
+    "momentum": lambda parameters: torch.optim.SGD(
+        parameters, lr=0.05, momentum=0.9, nesterov=True
+    ),
 }
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @every_loss
-def test_training_stays_that_of_the_dense_layer(loss: nn.Module, name: str, device: torch.device) -> None:
+def test_training_stays_that_of_the_dense_layer(
+    loss: nn.Module, name: str, device: torch.device
+) -> None:
     """Fifty steps, compared after each. Rounding of 1e-16 a step may grow, but not by a factor of a million."""
     gram, dense = twins(device, bias=True)
     start = gram.weight()
@@ -182,7 +204,9 @@ def test_training_stays_that_of_the_dense_layer(loss: nn.Module, name: str, devi
 def test_either_side_may_be_frozen(device: torch.device) -> None:
     gram, dense = twins(device, bias=True)
     h, target = hidden(5, device), torch.arange(5, device=device)
-    expected = dict(zip(("loss", "h", "weight", "bias"), results(LOSSES[0], dense, h, target), strict=True))
+    expected = dict(
+        zip(("loss", "h", "weight", "bias"), results(LOSSES[0], dense, h, target), strict=True)
+    )
 
     def assert_gradients(*names: str) -> None:
         tensors = {"h": h, "weight": gram.linear.weight, "bias": gram.linear.bias}
@@ -226,7 +250,11 @@ def test_no_logits_are_held() -> None:
         LOSSES[0](layer(torch.randn(rows, HIDDEN), torch.zeros(rows, dtype=torch.long))).backward()
     assert classes * HIDDEN <= watch.numel < rows * classes / 10
     with LargestTensor(layer) as watch:
-        LOSSES[0](zloss.DenseLinear.forward(layer, torch.randn(rows, HIDDEN), torch.zeros(rows, dtype=torch.long)))
+        LOSSES[0](
+            zloss.DenseLinear.forward(
+                layer, torch.randn(rows, HIDDEN), torch.zeros(rows, dtype=torch.long)
+            )
+        )
     assert watch.numel == rows * classes, "the watch sees them"
 
 
@@ -239,7 +267,9 @@ def test_weights_go_to_and_fro(device: torch.device) -> None:
     other = zloss.GramLinear(HIDDEN, CLASSES, bias=True, dtype=torch.float64, device=device)
     other.load_state_dict(dense.state_dict())
     assert torch.equal(other.to_linear().weight, dense.linear.weight)
-    assert isinstance(zloss.GramLinear.from_linear(other.to_linear(), ignore_index=-1), zloss.GramLinear)
+    assert isinstance(
+        zloss.GramLinear.from_linear(other.to_linear(), ignore_index=-1), zloss.GramLinear
+    )
     h, target = hidden(9, device), torch.randint(CLASSES, (9,), device=device)
     assert torch.equal(other.rank(h, target), dense.rank(h, target))
     assert torch.equal(other.topk(h, 5)[1], dense.topk(h, 5)[1])
@@ -248,7 +278,9 @@ def test_weights_go_to_and_fro(device: torch.device) -> None:
 
 def test_an_h_that_lacks_a_column_is_not_taken_for_one_without_its_bias() -> None:
     gram, _ = twins()
-    with pytest.raises(ValueError, match=rf"h must have shape \(B, {HIDDEN}\), got \(2, {HIDDEN - 1}\)"):
+    with pytest.raises(
+        ValueError, match=rf"h must have shape \(B, {HIDDEN}\), got \(2, {HIDDEN - 1}\)"
+    ):
         gram(hidden(2)[:, 1:], torch.tensor([0, 1]))
 
 

@@ -17,13 +17,17 @@ class Network(nn.Module):
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self.trunk = nn.Linear(4, HIDDEN, device=device, dtype=torch.float64)
-        self.output = zloss.FactoredLinear(HIDDEN, CLASSES, device=device, dtype=torch.float64, synchronous=True)
+        self.output = zloss.FactoredLinear(
+            HIDDEN, CLASSES, device=device, dtype=torch.float64, synchronous=True
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.output.logits(self.trunk(x))
 
     def loss(self, h: Tensor) -> Tensor:
-        value: Tensor = zloss.ZLoss(a=0.2, b=8.0)(self.output(h, torch.arange(len(h), device=h.device)))
+        value: Tensor = zloss.ZLoss(a=0.2, b=8.0)(
+            self.output(h, torch.arange(len(h), device=h.device))
+        )
         return value
 
 
@@ -47,7 +51,9 @@ SECOND_DERIVATIVES: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], obj
 @pytest.mark.parametrize("name", SECOND_DERIVATIVES)
 def test_second_derivatives_are_refused(name: str, device: torch.device) -> None:
     network = Network(device)
-    with pytest.raises(RuntimeError, match="asks for second derivatives, and this layer has first ones only"):
+    with pytest.raises(
+        RuntimeError, match="asks for second derivatives, and this layer has first ones only"
+    ):
         SECOND_DERIVATIVES[name](network.loss, hidden(device))
     assert network.output.recorded_gradient() is None
 
@@ -67,13 +73,19 @@ def exported(network: nn.Module, x: Tensor) -> object:
     return torch.export.export(network, (x,))
 
 
-@pytest.mark.filterwarnings("ignore")  # of torch about what is deprecated, and of what it does to any network
-@pytest.mark.parametrize("export", [exported, scripted, torch.jit.trace], ids=["export", "script", "trace"])
+@pytest.mark.filterwarnings(
+    "ignore"
+)  # of torch about what is deprecated, and of what it does to any network
+@pytest.mark.parametrize(
+    "export", [exported, scripted, torch.jit.trace], ids=["export", "script", "trace"]
+)
 def test_exports_are_refused_and_told_what_to_do(
     export: Callable[[nn.Module, Tensor], object], device: torch.device
 ) -> None:
     network, x = Network(device), torch.randn(3, 4, device=device, dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"cannot be exported: put the nn\.Linear that its to_linear\(\) returns"):
+    with pytest.raises(
+        ValueError, match=r"cannot be exported: put the nn\.Linear that its to_linear\(\) returns"
+    ):
         export(network, x)
     export(nn.Sequential(network.trunk, network.output.to_linear()), x)
 
@@ -85,7 +97,10 @@ def test_a_penalty_on_v_is_refused(device: torch.device) -> None:
     before = network.output.weight()
     penalty = torch.stack([parameter.square().sum() for parameter in network.parameters()]).sum()
     (network.loss(hidden(device)) + 0.1 * penalty).backward()
-    with pytest.raises(ValueError, match=r"leave it out of penalties on parameters\(\), FactoredSGD has weight_decay"):
+    with pytest.raises(
+        ValueError,
+        match=r"leave it out of penalties on parameters\(\), FactoredSGD has weight_decay",
+    ):
         optimizer.step()
     assert torch.equal(network.output.weight(), before)
     optimizer.zero_grad()

@@ -35,7 +35,9 @@ assert torch.equal(one_step(), weight)
 """
 
 
-@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="this torch has only the older switch")
+@pytest.mark.skipif(
+    not hasattr(torch.backends, "fp32_precision"), reason="this torch has only the older switch"
+)
 @pytest.mark.parametrize(
     "setting",
     [
@@ -48,7 +50,9 @@ assert torch.equal(one_step(), weight)
 )
 def test_any_way_to_ask_for_coarse_products(setting: str) -> None:
     """In a process of its own: torch does not let one process go back from the newer switches to the older."""
-    probe = subprocess.run([sys.executable, "-W", "ignore", "-c", PROBE.format(setting=setting)], capture_output=True)
+    probe = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROBE.format(setting=setting)], capture_output=True
+    )
     assert probe.returncode == 0, probe.stderr.decode()
 
 
@@ -62,7 +66,9 @@ def test_dtypes_by_device() -> None:
 
 def test_what_is_coarser_than_the_weights_is_refused() -> None:
     check_dtypes(torch.float32, torch.float64, torch.float32)
-    with pytest.raises(ValueError, match=r"product_dtype torch\.float32 is coarser than dtype torch\.float64"):
+    with pytest.raises(
+        ValueError, match=r"product_dtype torch\.float32 is coarser than dtype torch\.float64"
+    ):
         check_dtypes(torch.float64, torch.float64, torch.float32)
 
 
@@ -70,7 +76,11 @@ class WithoutFloat64(TorchDispatchMode):
     """Has the CPU refuse float64, as the GPUs of Apple do."""
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         if func is not torch.ops.aten.randn.generator:  # what is drawn on the host and then moved
@@ -86,10 +96,16 @@ def refuse_float64(value: Any) -> Any:
 
 
 def train(layer: zloss.FactoredLinear) -> None:
-    loss_of, optimizer = zloss.ZLoss(a=0.3, b=5.0), zloss.FactoredSGD(layer, lr=3.0, weight_decay=1e-3)
+    loss_of, optimizer = (
+        zloss.ZLoss(a=0.3, b=5.0),
+        zloss.FactoredSGD(layer, lr=3.0, weight_decay=1e-3),
+    )
     generator = torch.Generator().manual_seed(1)
     for _ in range(30):
-        h, target = torch.randn(8, 16, generator=generator), torch.randint(500, (8,), generator=generator)
+        h, target = (
+            torch.randn(8, 16, generator=generator),
+            torch.randint(500, (8,), generator=generator),
+        )
         loss_of(layer(h, target)).backward()
         zloss.clip_grad_norm_(layer, 1.0)
         optimizer.step()

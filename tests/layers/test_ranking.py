@@ -30,7 +30,9 @@ KINDS = pytest.mark.parametrize("kind", [zloss.FactoredLinear, zloss.DenseLinear
 @KINDS
 @pytest.mark.parametrize("block_size", [None, 1, 7, 101, 1000])
 @pytest.mark.parametrize("k", [1, 10, 101])
-def test_topk_is_that_of_the_logits(kind: type[Layer], block_size: int | None, k: int, device: torch.device) -> None:
+def test_topk_is_that_of_the_logits(
+    kind: type[Layer], block_size: int | None, k: int, device: torch.device
+) -> None:
     layer = make_layer(kind, device)
     h = torch.randn(13, 6, dtype=torch.float64, device=device)
     values, classes = layer.topk(h, k, block_size=block_size)
@@ -66,7 +68,9 @@ def test_ties_share_the_better_rank(kind: type[Layer], device: torch.device) -> 
     h = torch.ones(6, 2, device=device)
     assert layer.rank(h, torch.arange(6, device=device)).tolist() == [1, 2, 2, 2, 5, 6]
     assert layer.rank(torch.zeros_like(h), torch.arange(6, device=device)).tolist() == [1] * 6
-    assert layer.rank(h[:1], torch.arange(6, device=device).repeat(1, 5)).tolist() == [[1, 2, 2, 2, 5, 6] * 5]
+    assert layer.rank(h[:1], torch.arange(6, device=device).repeat(1, 5)).tolist() == [
+        [1, 2, 2, 2, 5, 6] * 5
+    ]
 
 
 @KINDS
@@ -96,7 +100,12 @@ def test_a_target_never_outranks_itself(kind: type[Layer], device: torch.device)
     assert (layer.rank(h, best) == 1).all()
 
 
-@given(rows=st.integers(0, 5), classes=st.integers(2, 40), block_size=st.integers(1, 50), data=st.data())
+@given(
+    rows=st.integers(0, 5),
+    classes=st.integers(2, 40),
+    block_size=st.integers(1, 50),
+    data=st.data(),
+)
 @settings(deadline=None, max_examples=50)
 def test_any_shape(rows: int, classes: int, block_size: int, data: st.DataObject) -> None:
     layer = zloss.FactoredLinear(3, classes, dtype=torch.float64)
@@ -106,7 +115,10 @@ def test_any_shape(rows: int, classes: int, block_size: int, data: st.DataObject
     target = torch.randint(classes, (rows,))
     ranks = layer.rank(h, target, block_size=block_size)
     assert ranks.shape == (rows,)
-    assert torch.equal(layer.logits(h).sort(1, descending=True).indices.eq(target[:, None]).nonzero()[:, 1] + 1, ranks)
+    assert torch.equal(
+        layer.logits(h).sort(1, descending=True).indices.eq(target[:, None]).nonzero()[:, 1] + 1,
+        ranks,
+    )
 
 
 @KINDS
@@ -114,7 +126,9 @@ def test_wrong_arguments(kind: type[Layer], device: torch.device) -> None:
     layer = make_layer(kind, device)
     h = torch.randn(2, 6, dtype=torch.float64, device=device)
     for k in (0, 102):
-        with pytest.raises(ValueError, match=f"k must be between 1 and the number of classes, 101, got {k}"):
+        with pytest.raises(
+            ValueError, match=f"k must be between 1 and the number of classes, 101, got {k}"
+        ):
             layer.topk(h, k)
     with pytest.raises(ValueError, match="block_size must be at least 1 class, got 0"):
         layer.topk(h, 1, block_size=0)
@@ -129,7 +143,9 @@ def test_half_precision_does_not_reach_the_scores(kind: type[Layer], device: tor
     target = torch.randint(101, (9,), device=device)
     expected = layer.logits(h.float()), *layer.topk(h.float(), 5), layer.rank(h.float(), target)
     with torch.autocast(device.type, dtype=torch.bfloat16):
-        assert all(map(torch.equal, (layer.logits(h), *layer.topk(h, 5), layer.rank(h, target)), expected))
+        assert all(
+            map(torch.equal, (layer.logits(h), *layer.topk(h, 5), layer.rank(h, target)), expected)
+        )
 
 
 @KINDS
@@ -144,7 +160,8 @@ def test_ranks_need_targets_on_the_same_device(kind: type[Layer], device: torch.
     layer = make_layer(kind, device)
     with pytest.raises(ValueError, match=r"h and target must be on one device, got .* and meta"):
         layer.rank(
-            torch.randn(2, 6, dtype=torch.float64, device=device), torch.zeros(2, dtype=torch.long, device="meta")
+            torch.randn(2, 6, dtype=torch.float64, device=device),
+            torch.zeros(2, dtype=torch.long, device="meta"),
         )
 
 
@@ -228,5 +245,7 @@ def test_ranks_by_products_of_parts(
     ranks = layer.rank(h, target, block_size=block_size)
     assert (1 + (logits > own + tolerance).sum(1) <= ranks).all()
     assert (ranks <= (logits > own - tolerance).sum(1)).all()
-    twins = torch.where(target < 100, target + 200, torch.where(target >= 200, target - 200, target))
+    twins = torch.where(
+        target < 100, target + 200, torch.where(target >= 200, target - 200, target)
+    )
     assert torch.equal(ranks, layer.rank(h, twins, block_size=block_size)), "equal weights tie"

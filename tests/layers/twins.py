@@ -26,7 +26,9 @@ class Twins:
     factored_optimizer: zloss.FactoredSGD
     dense_optimizer: torch.optim.SGD
 
-    def backward(self, loss: Callable[[zloss.SphericalStats], Tensor], h: Tensor, target: Tensor) -> float:
+    def backward(
+        self, loss: Callable[[zloss.SphericalStats], Tensor], h: Tensor, target: Tensor
+    ) -> float:
         """One forward and backward pass of both; the largest difference of loss and of the gradient of h."""
         h_factored = h.detach().clone().requires_grad_()
         h_dense = h.detach().double().clone().requires_grad_()

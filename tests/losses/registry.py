@@ -70,7 +70,9 @@ def shifted_z_sigmoid(o: Sequence[float], c: int) -> float:
     return sigmoid([A * (z - B) for z in z_scores(o)], c) / A
 
 
-def normalized(loss: Callable[..., nn.Module], *, b: float = 0.0, **options: object) -> zloss.ZNormalized:
+def normalized(
+    loss: Callable[..., nn.Module], *, b: float = 0.0, **options: object
+) -> zloss.ZNormalized:
     return zloss.ZNormalized(loss(**options), a=A, b=b)
 
 
@@ -97,13 +99,47 @@ CASES = [
     LossCase("ZLoss", partial(zloss.ZLoss, a=A, b=B), z_loss, YES, YES, YES, NO, YES, YES),
     LossCase("SquaredError", zloss.SquaredError, squared_error, NO, NO, YES, NO, YES, YES),
     LossCase("TaylorSoftmax", zloss.TaylorSoftmax, taylor_softmax, NO, NO, YES, YES, YES, YES),
-    LossCase("SphericalSoftmax", partial(zloss.SphericalSoftmax, eps=EPS), spherical, NO, NO, YES, YES, YES, YES),
+    LossCase(
+        "SphericalSoftmax",
+        partial(zloss.SphericalSoftmax, eps=EPS),
+        spherical,
+        NO,
+        NO,
+        YES,
+        YES,
+        YES,
+        YES,
+    ),
     LossCase("SigmoidCrossEntropy", zloss.SigmoidCrossEntropy, sigmoid, NO, NO, NO, NO, YES, YES),
-    LossCase("ShiftedSigmoid", partial(zloss.SigmoidCrossEntropy, b=B), shifted_sigmoid, NO, NO, NO, NO, YES, YES),
-    LossCase("SoftmaxCrossEntropy", zloss.SoftmaxCrossEntropy, log_softmax, YES, NO, NO, YES, YES, YES),
-    LossCase("ZSoftmax", partial(normalized, nn.CrossEntropyLoss), z_log_softmax, YES, YES, NO, NO, YES, NO),
+    LossCase(
+        "ShiftedSigmoid",
+        partial(zloss.SigmoidCrossEntropy, b=B),
+        shifted_sigmoid,
+        NO,
+        NO,
+        NO,
+        NO,
+        YES,
+        YES,
+    ),
+    LossCase(
+        "SoftmaxCrossEntropy", zloss.SoftmaxCrossEntropy, log_softmax, YES, NO, NO, YES, YES, YES
+    ),
+    LossCase(
+        "ZSoftmax",
+        partial(normalized, nn.CrossEntropyLoss),
+        z_log_softmax,
+        YES,
+        YES,
+        NO,
+        NO,
+        YES,
+        NO,
+    ),
     LossCase("ZSigmoid", sigmoid_of_z, z_sigmoid, YES, YES, NO, NO, YES, YES),
-    LossCase("ShiftedZSigmoid", partial(sigmoid_of_z, b=B), shifted_z_sigmoid, YES, YES, NO, NO, YES, YES),
+    LossCase(
+        "ShiftedZSigmoid", partial(sigmoid_of_z, b=B), shifted_z_sigmoid, YES, YES, NO, NO, YES, YES
+    ),
     LossCase("CrossEntropyLoss", nn.CrossEntropyLoss, log_softmax, YES, NO, NO, YES, YES, NO),
 ]
 

@@ -10,7 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import zloss
-from tests.losses.registry import LossCase, every_loss_of_the_library, every_loss_reduced_here, every_spherical_loss
+from tests.losses.registry import (
+    LossCase,
+    every_loss_of_the_library,
+    every_loss_reduced_here,
+    every_spherical_loss,
+)
 
 LOGITS, TARGET = torch.zeros(2, 3), torch.tensor([0, 1])
 STATS = zloss.SphericalStats.from_logits(LOGITS, TARGET)
@@ -40,7 +45,9 @@ Make = Callable[[float], object]
     ids=["ZLoss", "z_loss", "ZNormalized", "SphericalSoftmax", "spherical_softmax"],
 )
 def test_a_hyper_parameter_that_must_be_positive(name: str, make: Make, bad: float) -> None:
-    with pytest.raises(ValueError, match=re.escape(f"{name} must be a finite number > 0, got {bad}")):
+    with pytest.raises(
+        ValueError, match=re.escape(f"{name} must be a finite number > 0, got {bad}")
+    ):
         make(bad)
 
 
@@ -88,12 +95,21 @@ def test_logits_that_are_none(case: LossCase, logits: Any, message: str) -> None
     [
         ([0, 1], "target must be a tensor of class indices, got list"),
         (torch.zeros(2), "target must hold integer class indices, got dtype torch.float32"),
-        (torch.zeros(2, dtype=torch.bool), "target must hold integer class indices, got dtype torch.bool"),
-        (torch.zeros(3, dtype=torch.long), "target must have shape (2,) or (2, K), one row per example, got (3,)"),
+        (
+            torch.zeros(2, dtype=torch.bool),
+            "target must hold integer class indices, got dtype torch.bool",
+        ),
+        (
+            torch.zeros(3, dtype=torch.long),
+            "target must have shape (2,) or (2, K), one row per example, got (3,)",
+        ),
         (torch.tensor(1), "got ()"),
         (torch.zeros(2, 2, 2, dtype=torch.long), "got (2, 2, 2)"),
         (torch.zeros(2, 0, dtype=torch.long), "target has no columns"),
-        (torch.tensor([0, 3]), "target 3 is out of range: expected 0 <= target < 3, or the ignore_index"),
+        (
+            torch.tensor([0, 3]),
+            "target 3 is out of range: expected 0 <= target < 3, or the ignore_index",
+        ),
         (torch.tensor([[0, 1], [2, -7]]), "target -7 is out of range"),
     ],
 )
@@ -117,11 +133,15 @@ def test_a_target_beside_statistics(case: LossCase) -> None:
 
 @every_spherical_loss
 def test_logits_without_a_target(case: LossCase) -> None:
-    with pytest.raises(ValueError, match=re.escape("logits need a target: call loss(logits, target)")):
+    with pytest.raises(
+        ValueError, match=re.escape("logits need a target: call loss(logits, target)")
+    ):
         case.make()(LOGITS)
 
 
-@pytest.mark.parametrize("weight", [torch.ones(3), torch.ones(1), torch.ones(2, 1), torch.tensor(1.0)])
+@pytest.mark.parametrize(
+    "weight", [torch.ones(3), torch.ones(1), torch.ones(2, 1), torch.tensor(1.0)]
+)
 @pytest.mark.parametrize("reduction", ["none", "mean"])
 @every_loss_reduced_here
 def test_a_weight_of_the_wrong_shape(case: LossCase, reduction: str, weight: Tensor) -> None:
@@ -134,7 +154,10 @@ def test_a_weight_of_the_wrong_shape(case: LossCase, reduction: str, weight: Ten
     ("loss", "text"),
     [
         (zloss.ZLoss(a=0.1, b=10), "ZLoss(a=0.1, b=10, reduction='mean')"),
-        (zloss.SphericalSoftmax(eps=0.5, reduction="sum"), "SphericalSoftmax(eps=0.5, reduction='sum')"),
+        (
+            zloss.SphericalSoftmax(eps=0.5, reduction="sum"),
+            "SphericalSoftmax(eps=0.5, reduction='sum')",
+        ),
         (zloss.ZNormalized(zloss.SigmoidCrossEntropy(), a=2.0, b=3.0), "a=2.0, b=3.0"),
         (zloss.SigmoidCrossEntropy(b=9.0), "SigmoidCrossEntropy(b=9.0, reduction='mean')"),
     ],

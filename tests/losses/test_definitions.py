@@ -10,7 +10,12 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import zloss
-from tests.losses.registry import LossCase, every_loss, every_loss_of_the_library, every_spherical_loss
+from tests.losses.registry import (
+    LossCase,
+    every_loss,
+    every_loss_of_the_library,
+    every_spherical_loss,
+)
 
 # Activations are multiples of 1/8 up to 16 in size: a row has no spread at all or one of at least 1/32, and |o| / sigma
 # stays below 1e3. Twelve terms of float64 then round a loss by some 1e3 * 12 * 2e-16 = 3e-12 of its size.
@@ -21,9 +26,13 @@ CLASSES = 5
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
     rows, classes = draw(st.integers(1, 4)), draw(st.integers(2, 12))
-    eighths = draw(st.lists(st.integers(-128, 128), min_size=rows * classes, max_size=rows * classes))
+    eighths = draw(
+        st.lists(st.integers(-128, 128), min_size=rows * classes, max_size=rows * classes)
+    )
     target = draw(st.lists(st.integers(0, classes - 1), min_size=rows, max_size=rows))
-    return torch.tensor(eighths, dtype=torch.float64).reshape(rows, classes) / 8, torch.tensor(target)
+    return torch.tensor(eighths, dtype=torch.float64).reshape(rows, classes) / 8, torch.tensor(
+        target
+    )
 
 
 def by_definition(case: LossCase, logits: Tensor, target: Tensor) -> Tensor:
@@ -40,12 +49,16 @@ def test_a_value_is_its_definition(case: LossCase, batch: tuple[Tensor, Tensor])
 
 @pytest.mark.parametrize("classes", [2, 257])
 @every_loss
-def test_a_float32_value_is_its_definition(case: LossCase, classes: int, device: torch.device) -> None:
+def test_a_float32_value_is_its_definition(
+    case: LossCase, classes: int, device: torch.device
+) -> None:
     logits, target = torch.randn(9, classes), torch.randint(classes, (9,))
     value = case.make(reduction="none")(logits.to(device), target.to(device))
     assert value.dtype == torch.float32
     # A sum of 257 terms, taken pairwise, and a condition of the Z-scores near 1: a few dozen eps = 1.2e-7.
-    torch.testing.assert_close(value.double().cpu(), by_definition(case, logits, target), rtol=5e-6, atol=5e-6)
+    torch.testing.assert_close(
+        value.double().cpu(), by_definition(case, logits, target), rtol=5e-6, atol=5e-6
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -53,7 +66,10 @@ def test_a_float32_value_is_its_definition(case: LossCase, classes: int, device:
 def test_half_precision_logits_are_computed_in_float32(
     case: LossCase, dtype: torch.dtype, device: torch.device
 ) -> None:
-    logits, target = torch.randn(6, 9, device=device).to(dtype).requires_grad_(), torch.arange(6, device=device)
+    logits, target = (
+        torch.randn(6, 9, device=device).to(dtype).requires_grad_(),
+        torch.arange(6, device=device),
+    )
     value = case.make(reduction="none")(logits, target)
     assert value.dtype == torch.float32
     assert torch.equal(value, case.make(reduction="none")(logits.detach().float(), target))

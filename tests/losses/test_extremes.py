@@ -42,7 +42,9 @@ def value_and_gradient(loss: nn.Module, row: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @every_row
 @every_loss
-def test_value_and_gradient_are_finite(case: LossCase, row: str, dtype: torch.dtype, device: torch.device) -> None:
+def test_value_and_gradient_are_finite(
+    case: LossCase, row: str, dtype: torch.dtype, device: torch.device
+) -> None:
     value, gradient = value_and_gradient(case.make(reduction="none"), ROWS[row].to(device, dtype))
     assert value.isfinite().all()
     assert gradient.isfinite().all()
@@ -66,7 +68,9 @@ def test_a_huge_a_is_finite(name: str, row: str, a: float, device: torch.device)
     ],
 )
 @pytest.mark.parametrize("row", FLAT)
-def test_a_row_without_spread_has_z_scores_and_gradient_of_zero(name: str, per_class: list[float], row: str) -> None:
+def test_a_row_without_spread_has_z_scores_and_gradient_of_zero(
+    name: str, per_class: list[float], row: str
+) -> None:
     value, gradient = value_and_gradient(Z_NORMALISED[name](A), ROWS[row])
     expected = per_class[0] if len(ROWS[row]) == 7 else per_class[1]
     torch.testing.assert_close(value, torch.full_like(value, expected))
@@ -86,4 +90,6 @@ def test_a_confident_sigmoid_keeps_its_tail_in_float64() -> None:
     tail = math.exp(-24.0)  # of softplus and sigmoid alike, up to its square
     # The loss is a difference of numbers near 24, each rounded to 24 * 2e-16 = 5e-15.
     assert value.item() == pytest.approx(2 * tail, abs=1e-14)
-    torch.testing.assert_close(gradient, torch.tensor([[-tail, tail]], dtype=torch.float64), rtol=0, atol=1e-14)
+    torch.testing.assert_close(
+        gradient, torch.tensor([[-tail, tail]], dtype=torch.float64), rtol=0, atol=1e-14
+    )

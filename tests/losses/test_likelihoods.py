@@ -10,7 +10,9 @@ from torch import Tensor
 from zloss import SphericalSoftmax, SphericalStats, SquaredError, TaylorSoftmax, spherical_softmax
 
 D, C = 6, 2
-assert_close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-13)  # float64, a handful of terms of size 1
+assert_close = partial(
+    torch.testing.assert_close, rtol=1e-12, atol=1e-13
+)  # float64, a handful of terms of size 1
 
 
 @pytest.fixture
@@ -52,8 +54,12 @@ def test_the_spherical_softmax_cannot_tell_the_sign(o: Tensor) -> None:
 
 
 def test_eps_bounds_the_loss_of_a_zero_activation() -> None:
-    stats = SphericalStats.from_logits(torch.tensor([[0.0, 1.0]], dtype=torch.float64), torch.tensor([0]))
-    assert spherical_softmax(stats, eps=1e-9).item() == pytest.approx(math.log(1 + 2e-9) - math.log(1e-9), rel=1e-12)
+    stats = SphericalStats.from_logits(
+        torch.tensor([[0.0, 1.0]], dtype=torch.float64), torch.tensor([0])
+    )
+    assert spherical_softmax(stats, eps=1e-9).item() == pytest.approx(
+        math.log(1 + 2e-9) - math.log(1e-9), rel=1e-12
+    )
 
 
 def test_the_taylor_softmax_is_least_likely_at_minus_one() -> None:

@@ -14,7 +14,11 @@ Loss = Callable[[Tensor, Tensor], Tensor]  # (B, C), (B,) -> (B,)
 
 # Values are below 1e3, so that float64 rounds them by some 1e-13. A property that does not hold fails by far more.
 HOLDS, FAILS = 1e-11, 1e-3
-REGISTRIES = [name for name, kind in LossCase.__annotations__.items() if kind is bool and name != "reduced_here"]
+REGISTRIES = [
+    name
+    for name, kind in LossCase.__annotations__.items()
+    if kind is bool and name != "reduced_here"
+]
 
 
 def examples() -> tuple[Tensor, Tensor]:
@@ -26,7 +30,9 @@ def mix_others(logits: Tensor, target: Tensor) -> Tensor:
     others = torch.ones_like(logits).scatter(1, target[:, None], 0)
     axis = others * torch.randn_like(logits)
     axis = axis - others * axis.sum(1, keepdim=True) / others.sum(1, keepdim=True)
-    return logits - 2 * axis * (axis * logits).sum(1, keepdim=True) / axis.square().sum(1, keepdim=True)
+    return logits - 2 * axis * (axis * logits).sum(1, keepdim=True) / axis.square().sum(
+        1, keepdim=True
+    )
 
 
 def change_by_shift(loss: Loss, logits: Tensor, target: Tensor) -> Tensor:
@@ -42,7 +48,9 @@ def change_by_mixing(loss: Loss, logits: Tensor, target: Tensor) -> Tensor:
 
 
 def missing_probability(loss: Loss, logits: Tensor, target: Tensor) -> Tensor:
-    total = sum(torch.exp(-loss(logits, torch.full_like(target, c))) for c in range(logits.shape[1]))
+    total = sum(
+        torch.exp(-loss(logits, torch.full_like(target, c))) for c in range(logits.shape[1])
+    )
     return torch.as_tensor(total - 1).abs()
 
 
@@ -61,7 +69,9 @@ VIOLATIONS: dict[str, Callable[[Loss, Tensor, Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", REGISTRIES)
 @every_loss
-def test_a_loss_has_the_properties_it_is_listed_with_and_no_others(case: LossCase, name: str) -> None:
+def test_a_loss_has_the_properties_it_is_listed_with_and_no_others(
+    case: LossCase, name: str
+) -> None:
     worst = VIOLATIONS[name](case.make(reduction="none"), *examples()).max()
     if getattr(case, name):
         assert worst < HOLDS
@@ -87,7 +97,9 @@ def margin(logits: Tensor, target: Tensor) -> Tensor:
         ("non_negative", linear, margin),
     ],
 )
-def test_each_check_refuses_a_counter_example(name: str, counter_example: Loss, example: Loss) -> None:
+def test_each_check_refuses_a_counter_example(
+    name: str, counter_example: Loss, example: Loss
+) -> None:
     assert VIOLATIONS[name](counter_example, *examples()).max() > FAILS
     assert VIOLATIONS[name](example, *examples()).max() < HOLDS
 

@@ -20,7 +20,11 @@ assert_close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
 def random_logits(rows: int, device: torch.device | None = None) -> Tensor:
     """The same ones on every device and in every example that is drawn."""
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(rows, CLASSES, dtype=torch.float64, generator=generator).to(device).requires_grad_()
+    return (
+        torch.randn(rows, CLASSES, dtype=torch.float64, generator=generator)
+        .to(device)
+        .requires_grad_()
+    )
 
 
 def gradient(value: Tensor, logits: Tensor) -> Tensor:
@@ -29,7 +33,10 @@ def gradient(value: Tensor, logits: Tensor) -> Tensor:
 
 @every_loss
 def test_mean_and_sum_reduce_the_rows_that_count(case: LossCase, device: torch.device) -> None:
-    logits, target = random_logits(5, device), torch.tensor([0, IGNORED, 2, 5, IGNORED], device=device)
+    logits, target = (
+        random_logits(5, device),
+        torch.tensor([0, IGNORED, 2, 5, IGNORED], device=device),
+    )
     rows = case.make(reduction="none")(logits, target)
     assert rows.shape == (5,)
     assert_close(case.make(reduction="sum")(logits, target), rows[[0, 2, 3]].sum())
@@ -53,7 +60,9 @@ def test_an_ignored_row_counts_for_nothing(case: LossCase, ignore_index: int) ->
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
 @pytest.mark.parametrize("shape", [(3,), (3, 2)])
 @every_loss_reduced_here
-def test_a_batch_without_targets_is_zero(case: LossCase, shape: tuple[int, ...], reduction: str) -> None:
+def test_a_batch_without_targets_is_zero(
+    case: LossCase, shape: tuple[int, ...], reduction: str
+) -> None:
     logits = random_logits(3)
     value = case.make(reduction=reduction)(logits, torch.full(shape, IGNORED))
     assert value.count_nonzero() == 0
@@ -114,9 +123,13 @@ def mean_by_definition(case: LossCase, o: list[float], targets: list[int]) -> fl
 @every_loss_reduced_here
 @given(targets=ragged_targets)
 @settings(deadline=None, max_examples=25)
-def test_several_targets_are_averaged_over_the_valid_ones(case: LossCase, targets: list[list[int]]) -> None:
+def test_several_targets_are_averaged_over_the_valid_ones(
+    case: LossCase, targets: list[list[int]]
+) -> None:
     logits = random_logits(len(targets))
-    expected = [mean_by_definition(case, *row) for row in zip(logits.tolist(), targets, strict=True)]
+    expected = [
+        mean_by_definition(case, *row) for row in zip(logits.tolist(), targets, strict=True)
+    ]
     value = case.make(reduction="none")(logits, torch.tensor(targets))
     assert_close(value, torch.tensor(expected, dtype=torch.float64))
     empty = torch.tensor([set(row) == {IGNORED} for row in targets])

@@ -88,7 +88,9 @@ def test_the_minimum(scale: float, shift: float) -> None:
     assert z[C].item() == pytest.approx(math.sqrt(D - 1), rel=1e-12)
     assert_close(off_target(z), (-1 / z[C]).expand(D - 1))
     assert gradient(loss(best), best).abs().max() < 1e-14
-    assert loss(best).item() == pytest.approx(math.log1p(math.exp(A * (B - math.sqrt(D - 1)))) / A, rel=1e-12)
+    assert loss(best).item() == pytest.approx(
+        math.log1p(math.exp(A * (B - math.sqrt(D - 1)))) / A, rel=1e-12
+    )
 
 
 def test_nothing_is_below_the_minimum() -> None:
@@ -102,7 +104,9 @@ def test_nothing_is_below_the_minimum() -> None:
 @pytest.mark.parametrize("classes", [2, 3, 1000])
 def test_z_c_lies_between_its_bounds_and_reaches_them(classes: int) -> None:
     bound = math.sqrt(classes - 1)
-    rows = torch.cat([torch.randn(500, classes), torch.eye(classes)[:1], -torch.eye(classes)[:1]]).double()
+    rows = torch.cat(
+        [torch.randn(500, classes), torch.eye(classes)[:1], -torch.eye(classes)[:1]]
+    ).double()
     z = SphericalStats.from_logits(rows, torch.zeros(502, dtype=torch.long)).z
     assert z.abs().max() <= bound * (1 + 1e-12)
     assert z[-2:].tolist() == pytest.approx([bound, -bound], rel=1e-12)

@@ -97,7 +97,9 @@ class AdaptiveSoftmax(Head):
         super().__init__(in_features, num_classes, ignore_index=ignore_index)
         check_reduction(reduction)
         self.reduction: Reduction = reduction
-        div_value = min(_DIV_VALUE, in_features) if div_value is None else _checked_div_value(div_value)
+        div_value = (
+            min(_DIV_VALUE, in_features) if div_value is None else _checked_div_value(div_value)
+        )
         if cutoffs is None:
             cutoffs = default_cutoffs(in_features, num_classes, div_value)
         cutoffs = _checked_cutoffs(cutoffs, num_classes)
@@ -134,11 +136,17 @@ class AdaptiveSoftmax(Head):
         log_prob = log_softmax(self.softmax.head(h)).gather(1, stretches.head_column(targets.index))
         if must_not_wait():
             return log_prob + self._log_prob_within_clusters(h, targets)
-        for cluster, rows in enumerate(stretches.rows_by_cluster(targets.index, targets.valid), start=1):
+        for cluster, rows in enumerate(
+            stretches.rows_by_cluster(targets.index, targets.valid), start=1
+        ):
             if len(rows):
-                within_cluster = log_softmax(self.softmax.tail[cluster - 1](h.index_select(0, rows)))
+                within_cluster = log_softmax(
+                    self.softmax.tail[cluster - 1](h.index_select(0, rows))
+                )
                 local, inside = stretches.within(cluster, targets.index[rows])
-                log_prob = log_prob.index_add(0, rows, torch.where(inside, within_cluster.gather(1, local), 0))
+                log_prob = log_prob.index_add(
+                    0, rows, torch.where(inside, within_cluster.gather(1, local), 0)
+                )
         return log_prob
 
     def _log_prob_within_clusters(self, h: Tensor, targets: Targets) -> Tensor:  # (B, K)
@@ -193,14 +201,18 @@ class Stretches:
         low, high = self.bounds[stretch : stretch + 2]
         return positions.clamp(low, high - 1) - low, (positions >= low) & (positions < high)
 
-    def wanting(self, positions: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:  # (B, K), (B, K) -> (J, B), (J,)
+    def wanting(
+        self, positions: Tensor, wanted: Tensor
+    ) -> tuple[Tensor, Tensor]:  # (B, K), (B, K) -> (J, B), (J,)
         """For each cluster all rows, those first that have a wanted position in it, and how many these are."""
         clusters = torch.arange(1, self.num_clusters + 1, device=positions.device)
         has = ((self.cluster_of(positions) == clusters[:, None, None]) & wanted).any(2)  # (J, B)
         # `nonzero` would wait for the device. A stable sort brings the rows to the front without waiting.
         return has.byte().argsort(dim=1, descending=True, stable=True), has.sum(1)
 
-    def rows_by_cluster(self, positions: Tensor, wanted: Tensor) -> list[Tensor]:  # (B, K), (B, K) bool -> J of (n,)
+    def rows_by_cluster(
+        self, positions: Tensor, wanted: Tensor
+    ) -> list[Tensor]:  # (B, K), (B, K) bool -> J of (n,)
         """For each cluster the rows that have a wanted position in it. Waits for the device, once for all clusters."""
         order, counts = self.wanting(positions, wanted)
         return [rows[:count] for rows, count in zip(order, counts.tolist(), strict=True)]
@@ -229,7 +241,9 @@ class AdaptiveScores(Scores):
         return torch.cat(
             [
                 segment.block(max(start, low) - low, min(stop, high) - low)
-                for segment, (low, high) in zip(self._segments, pairwise(self._stretches.bounds), strict=True)
+                for segment, (low, high) in zip(
+                    self._segments, pairwise(self._stretches.bounds), strict=True
+                )
                 if start < high and low < stop
             ],
             dim=1,
@@ -253,12 +267,16 @@ class AdaptiveScores(Scores):
         # Of a cluster only the rows that have a target in it: no pass over all classes for the others. Ranks do not
         # come this way: their own scores must agree with a block's to the last bit, the normaliser included.
         log_prob = self._head.of_targets(self._stretches.head_column(index))
-        rows_by_cluster = self._stretches.rows_by_cluster(index, torch.ones_like(index, dtype=torch.bool))
+        rows_by_cluster = self._stretches.rows_by_cluster(
+            index, torch.ones_like(index, dtype=torch.bool)
+        )
         for cluster, rows in enumerate(rows_by_cluster, start=1):
             if len(rows):
                 logits = self._cluster_logits(cluster, self.h[rows])
                 local, inside = self._stretches.within(cluster, index[rows])
-                log_prob[rows] += torch.where(inside, logits.of_targets(local) - logits.logsumexp()[:, None], 0)
+                log_prob[rows] += torch.where(
+                    inside, logits.of_targets(local) - logits.logsumexp()[:, None], 0
+                )
         return log_prob
 
     @cached_property
@@ -275,17 +293,25 @@ class AdaptiveScores(Scores):
     def _segments(self) -> list[LinearScores]:
         clusters = range(1, self._stretches.num_clusters + 1)
         segments = [self._shortlist(), *(self._cluster(cluster) for cluster in clusters)]
-        return segments if self.width is None else [segment.in_blocks_of(self.width) for segment in segments]
+        return (
+            segments
+            if self.width is None
+            else [segment.in_blocks_of(self.width) for segment in segments]
+        )
 
     def _shortlist(self) -> LinearScores:  # (B, S)
         keys, bias = self._head.keys, self._head.class_bias
         size = self.softmax.shortlist_size
-        return replace(self._head, keys=keys[:size], class_bias=None if bias is None else bias[:size])
+        return replace(
+            self._head, keys=keys[:size], class_bias=None if bias is None else bias[:size]
+        )
 
     def _cluster(self, cluster: int) -> LinearScores:
         logits = self._cluster_logits(cluster, self.h)
         column = self.softmax.shortlist_size + cluster - 1
-        return replace(logits, row_shift=self._head.block(column, column + 1)[:, 0] - logits.logsumexp())
+        return replace(
+            logits, row_shift=self._head.block(column, column + 1)[:, 0] - logits.logsumexp()
+        )
 
     def _cluster_logits(self, cluster: int, h: Tensor) -> LinearScores:
         tail: Any = self.softmax.tail[cluster - 1]
@@ -326,7 +352,11 @@ def _checked_div_value(div_value: float) -> float:
 def _checked_cutoffs(cutoffs: Sequence[int], num_classes: int) -> list[int]:
     cutoffs = list(cutoffs)
     integers = all(isinstance(cutoff, Integral) for cutoff in cutoffs)  # numpy's too
-    if not cutoffs or not integers or any(low >= high for low, high in pairwise([0, *cutoffs, num_classes])):
+    if (
+        not cutoffs
+        or not integers
+        or any(low >= high for low, high in pairwise([0, *cutoffs, num_classes]))
+    ):
         raise ValueError(
             "cutoffs must be one or more integers in increasing order, each between 1 and num_classes - 1 = "
             f"{num_classes - 1}, got {cutoffs}"

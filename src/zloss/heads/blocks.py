@@ -35,11 +35,16 @@ class RowBlocks(nn.Module):
         super().__init__()
         sizes = [int(size) for size in sizes]
         if not sizes or min(sizes) < 1:
-            raise ValueError(f"expected one or more blocks of at least one row, got sizes {_shortened(sizes)}")
+            raise ValueError(
+                f"expected one or more blocks of at least one row, got sizes {_shortened(sizes)}"
+            )
         self.num_blocks, self.num_rows, self.largest = len(sizes), sum(sizes), max(sizes)
         # Entry n: the rows of the n largest blocks.
         self._most_rows = [0, *accumulate(sorted(sizes, reverse=True))]
-        self._host_offsets = [0, *accumulate(sizes)]  # which say how it is, also where the tensors have no memory yet
+        self._host_offsets = [
+            0,
+            *accumulate(sizes),
+        ]  # which say how it is, also where the tensors have no memory yet
         offsets = torch.tensor(self._host_offsets, device=device)
         self.register_buffer("offsets", offsets)
         self.register_buffer("sizes", offsets.diff(), persistent=False)
@@ -59,7 +64,9 @@ class RowBlocks(nn.Module):
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)
         if not self.offsets.is_meta:  # they may have got their memory only now
-            self.sizes = self.offsets.diff() if self.sizes.is_meta else self.sizes.copy_(self.offsets.diff())
+            self.sizes = (
+                self.offsets.diff() if self.sizes.is_meta else self.sizes.copy_(self.offsets.diff())
+            )
 
     def extra_repr(self) -> str:
         return f"{self.num_rows} rows in {self.num_blocks} blocks of at most {self.largest}"
@@ -143,14 +150,20 @@ class BlockProducts(Protocol):
         """(N, H)."""
 
     def grad_rows(
-        self, grad: Tensor, h: Tensor, weight_dtype: torch.dtype | None, bias_dtype: torch.dtype | None
+        self,
+        grad: Tensor,
+        h: Tensor,
+        weight_dtype: torch.dtype | None,
+        bias_dtype: torch.dtype | None,
     ) -> RowGradient:
         """The gradients that have a dtype."""
 
 
 class _BlockLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor | None, products: BlockProducts) -> Tensor:
+    def forward(
+        ctx: Any, h: Tensor, weight: Tensor, bias: Tensor | None, products: BlockProducts
+    ) -> Tensor:
         ctx.save_for_backward(h, weight, bias)
         ctx.products = products
         return products.scores(h, weight, bias)
@@ -166,7 +179,12 @@ class _BlockLinear(torch.autograd.Function):
         rows, weight_values, bias_values = ctx.products.grad_rows(
             grad, h, weight.dtype if wants_weight else None, bias.dtype if wants_bias else None
         )
-        return grad_h, _row_sparse(rows, weight_values, weight), _row_sparse(rows, bias_values, bias), None
+        return (
+            grad_h,
+            _row_sparse(rows, weight_values, weight),
+            _row_sparse(rows, bias_values, bias),
+            None,
+        )
 
 
 def _row_sparse(rows: Tensor, values: Tensor | None, parameter: Tensor) -> Tensor | None:
@@ -176,7 +194,9 @@ def _row_sparse(rows: Tensor, values: Tensor | None, parameter: Tensor) -> Tenso
     indices = rows[None]
     if parameter.is_leaf:
         _restore_coalesced(parameter, indices.data_ptr())
-    return torch.sparse_coo_tensor(indices, values, parameter.shape, is_coalesced=True, check_invariants=False)
+    return torch.sparse_coo_tensor(
+        indices, values, parameter.shape, is_coalesced=True, check_invariants=False
+    )
 
 
 def _restore_coalesced(parameter: Tensor, address: int) -> None:
@@ -217,7 +237,9 @@ class _TorchProducts:
         with torch.autocast(h.device.type, enabled=False):
             for examples, start, stop in self._groups:
                 product = h[examples].to(dtype) @ weight[start:stop].to(dtype).T
-                scores[examples, : stop - start] = product if bias is None else product + bias[start:stop].to(dtype)
+                scores[examples, : stop - start] = (
+                    product if bias is None else product + bias[start:stop].to(dtype)
+                )
         return scores
 
     def grad_h(self, grad: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
@@ -229,11 +251,17 @@ class _TorchProducts:
         return grad_h
 
     def grad_rows(
-        self, grad: Tensor, h: Tensor, weight_dtype: torch.dtype | None, bias_dtype: torch.dtype | None
+        self,
+        grad: Tensor,
+        h: Tensor,
+        weight_dtype: torch.dtype | None,
+        bias_dtype: torch.dtype | None,
     ) -> RowGradient:
         rows = [torch.arange(start, stop, device=h.device) for _, start, stop in self._groups]
         row = torch.cat(rows) if rows else grad.new_empty(0, dtype=torch.long)
-        weight = None if weight_dtype is None else h.new_empty(len(row), h.shape[1], dtype=weight_dtype)
+        weight = (
+            None if weight_dtype is None else h.new_empty(len(row), h.shape[1], dtype=weight_dtype)
+        )
         bias = None if bias_dtype is None else h.new_empty(len(row), dtype=bias_dtype)
         first = 0
         with torch.autocast(grad.device.type, enabled=False):
@@ -251,7 +279,9 @@ def _groups(block: Tensor, blocks: RowBlocks) -> list[_Group]:
     present, order = block.sort(stable=True)
     present, counts = present.unique_consecutive(return_counts=True)
     starts, stops = blocks.offsets[present].tolist(), blocks.offsets[present + 1].tolist()
-    return [_Group(*group) for group in zip(order.split(counts.tolist()), starts, stops, strict=True)]
+    return [
+        _Group(*group) for group in zip(order.split(counts.tolist()), starts, stops, strict=True)
+    ]
 
 
 # ---- Triton: all blocks at once, without asking the device which they are --------------------------------------------
@@ -273,10 +303,16 @@ class _TritonProducts:
         return grad_h
 
     def grad_rows(
-        self, grad: Tensor, h: Tensor, weight_dtype: torch.dtype | None, bias_dtype: torch.dtype | None
+        self,
+        grad: Tensor,
+        h: Tensor,
+        weight_dtype: torch.dtype | None,
+        bias_dtype: torch.dtype | None,
     ) -> RowGradient:
         num_rows = int(self._plan[-1]) if self._exact_rows else self._num_rows
-        return RowGradient(*self._kernels.grad_rows(grad, h, self._plan, num_rows, weight_dtype, bias_dtype))
+        return RowGradient(
+            *self._kernels.grad_rows(grad, h, self._plan, num_rows, weight_dtype, bias_dtype)
+        )
 
 
 _PRODUCTS: dict[str, Callable[[Tensor, RowBlocks, bool], BlockProducts]] = {
@@ -288,21 +324,35 @@ _PRODUCTS: dict[str, Callable[[Tensor, RowBlocks, bool], BlockProducts]] = {
 # ---- input -----------------------------------------------------------------------------------------------------------
 
 
-def _check(h: Tensor, weight: Tensor, bias: Tensor | None, block: Tensor, blocks: RowBlocks) -> None:
+def _check(
+    h: Tensor, weight: Tensor, bias: Tensor | None, block: Tensor, blocks: RowBlocks
+) -> None:
     if weight.dim() != 2 or len(weight) != blocks.num_rows:
-        raise ValueError(f"weight must have shape ({blocks.num_rows}, H), got {tuple(weight.shape)}")
+        raise ValueError(
+            f"weight must have shape ({blocks.num_rows}, H), got {tuple(weight.shape)}"
+        )
     if h.dim() != 2 or h.shape[1] != weight.shape[1]:
         raise ValueError(f"h must have shape (N, {weight.shape[1]}), got {tuple(h.shape)}")
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f"bias must have shape ({len(weight)},), got {tuple(bias.shape)}")
     if block.dtype != torch.long or block.shape != h.shape[:1]:
-        raise ValueError(f"block must be int64 of shape ({len(h)},), got {block.dtype} of shape {tuple(block.shape)}")
+        raise ValueError(
+            f"block must be int64 of shape ({len(h)},), got {block.dtype} of shape {tuple(block.shape)}"
+        )
     if not all(tensor.is_floating_point() for tensor in (h, weight, bias) if tensor is not None):
         raise ValueError("h, weight and bias must be floating-point tensors")
-    devices = {tensor.device for tensor in (h, weight, bias, block, blocks.offsets) if tensor is not None}
+    devices = {
+        tensor.device for tensor in (h, weight, bias, block, blocks.offsets) if tensor is not None
+    }
     if len(devices) > 1:
-        raise ValueError(f"expected everything on one device, got {', '.join(sorted(map(str, devices)))}")
-    if block.device.type == "cpu" and len(block) and not 0 <= int(block.min()) <= int(block.max()) < blocks.num_blocks:
+        raise ValueError(
+            f"expected everything on one device, got {', '.join(sorted(map(str, devices)))}"
+        )
+    if (
+        block.device.type == "cpu"
+        and len(block)
+        and not 0 <= int(block.min()) <= int(block.max()) < blocks.num_blocks
+    ):
         raise ValueError(
             f"block must lie in [0, {blocks.num_blocks}), got values from {int(block.min())} to {int(block.max())}"
         )

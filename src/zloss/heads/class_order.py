@@ -23,7 +23,10 @@ class ClassOrder(nn.Module):
         order = order.clone()  # loading a checkpoint writes into it
         self.register_buffer("classes", order)
         self.register_buffer(
-            "positions", torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+            "positions",
+            torch.empty_like(order).scatter_(
+                0, order, torch.arange(len(order), device=order.device)
+            ),
         )
 
     @classmethod
@@ -44,7 +47,9 @@ def checked_counts(counts: Tensor, num_classes: int) -> Tensor:
     """Refuse counts that are not one finite number >= 0 per class."""
     if not isinstance(counts, Tensor) or counts.shape != (num_classes,):
         got = tuple(counts.shape) if isinstance(counts, Tensor) else type(counts).__name__
-        raise ValueError(f"counts must be a tensor with one number per class, shape ({num_classes},), got {got}")
+        raise ValueError(
+            f"counts must be a tensor with one number per class, shape ({num_classes},), got {got}"
+        )
     if counts.is_complex() or not (counts >= 0).all() or not counts.double().isfinite().all():
         raise ValueError("counts must be finite numbers >= 0")
     return counts

@@ -63,7 +63,9 @@ class _LogProbWithin(torch.autograd.Function):
         p, weight, index, normalizer, order, number = ctx.saved_tensors
         grad = torch.where(index < 0, 0, grad)
         return (
-            *kernels.load("cluster_softmax").gradients(p, weight, order, number, normalizer, index, grad),
+            *kernels.load("cluster_softmax").gradients(
+                p, weight, order, number, normalizer, index, grad
+            ),
             None,
             None,
         )

@@ -26,7 +26,11 @@ class Clustering:
     def __post_init__(self) -> None:
         order = self.order
         if not isinstance(order, Tensor) or order.dim() != 1 or order.dtype != torch.long:
-            got = f"{order.dtype} {tuple(order.shape)}" if isinstance(order, Tensor) else type(order).__name__
+            got = (
+                f"{order.dtype} {tuple(order.shape)}"
+                if isinstance(order, Tensor)
+                else type(order).__name__
+            )
             raise ValueError(f"order must be a one-dimensional int64 tensor of classes, got {got}")
         if not torch.equal(order.cpu().sort().values, torch.arange(len(order), device="cpu")):
             raise ValueError(f"order must have each class from 0 to {len(order) - 1} once")
@@ -51,15 +55,24 @@ class Clustering:
     @classmethod
     def by_labels(cls, labels: Tensor) -> "Clustering":
         """Classes with the same label together, however many they are."""
-        if not isinstance(labels, Tensor) or labels.dim() != 1 or labels.is_floating_point() or labels.is_complex():
+        if (
+            not isinstance(labels, Tensor)
+            or labels.dim() != 1
+            or labels.is_floating_point()
+            or labels.is_complex()
+        ):
             raise ValueError("labels must be a one-dimensional tensor of integers, one per class")
         _, label, sizes = labels.cpu().unique(return_inverse=True, return_counts=True)
         return cls(label.argsort(stable=True), sizes.tolist())
 
     @classmethod
-    def shuffled(cls, num_classes: int, num_clusters: int | None = None, *, seed: int = 0) -> "Clustering":
+    def shuffled(
+        cls, num_classes: int, num_clusters: int | None = None, *, seed: int = 0
+    ) -> "Clustering":
         """At random, the same for the same seed."""
-        order = torch.randperm(num_classes, generator=torch.Generator("cpu").manual_seed(seed), device="cpu")
+        order = torch.randperm(
+            num_classes, generator=torch.Generator("cpu").manual_seed(seed), device="cpu"
+        )
         return cls(order, _equal_sizes(num_classes, num_clusters))
 
 
@@ -67,6 +80,8 @@ def _equal_sizes(num_classes: int, num_clusters: int | None) -> list[int]:
     if num_clusters is None:
         num_clusters = max(1, round(math.sqrt(num_classes)))
     if not isinstance(num_clusters, int) or not 1 <= num_clusters <= num_classes:
-        raise ValueError(f"expected between 1 and {num_classes} clusters, one per class, got {num_clusters}")
+        raise ValueError(
+            f"expected between 1 and {num_classes} clusters, one per class, got {num_clusters}"
+        )
     size, larger = divmod(num_classes, num_clusters)
     return [size + 1] * larger + [size] * (num_clusters - larger)

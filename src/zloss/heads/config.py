@@ -56,7 +56,10 @@ class LossKind:
         >>> LOSSES["z_loss"].starts(200_000)
         {'a': 0.0224, 'b': 10.0}
         """
-        return {name: start(num_classes) if callable(start) else start for name, start in self.options.items()}
+        return {
+            name: start(num_classes) if callable(start) else start
+            for name, start in self.options.items()
+        }
 
 
 def _softness(num_classes: int) -> float:
@@ -85,7 +88,9 @@ DENSE = ("softmax", "sigmoid", "z_softmax", "z_sigmoid", *SPHERICAL)
 
 # What an option may be. An object of the library, such as a `Clustering`, may stand for a number or a name of it.
 _TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("bias", "synchronous", "exact_rows", "head_bias", "remove_accidental_hits"), (bool,)),
+    **dict.fromkeys(
+        ("bias", "synchronous", "exact_rows", "head_bias", "remove_accidental_hits"), (bool,)
+    ),
     **dict.fromkeys(("a", "b", "eps", "max_condition", "div_value", "power"), (Real,)),
     **dict.fromkeys(("softmax", "implementation"), (str,)),
     "num_samples": (Integral,),
@@ -93,7 +98,13 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "sampler": (str, Sampler),
     "cutoffs": (list, tuple),
 }
-_IN_WORDS = {bool: "true or false", Real: "a number", Integral: "a whole number", str: "a name", list: "a list"}
+_IN_WORDS = {
+    bool: "true or false",
+    Real: "a number",
+    Integral: "a whole number",
+    str: "a name",
+    list: "a list",
+}
 
 
 def _check_type(name: str, value: Any) -> None:
@@ -141,11 +152,17 @@ def _sampled(in_features: int, num_classes: int, config: "HeadConfig", **options
     return SampledSoftmax(in_features, num_classes, loss=loss, **config.manners, **options)
 
 
-_NO_LOGITS = "it sees all classes through their sum and sum of squares alone and never forms a logit"
+_NO_LOGITS = (
+    "it sees all classes through their sum and sum of squares alone and never forms a logit"
+)
 HEADS: dict[str, HeadKind] = {
-    "factored": HeadKind(_factored, SPHERICAL, _NO_LOGITS, ("bias", "max_condition", "synchronous")),
+    "factored": HeadKind(
+        _factored, SPHERICAL, _NO_LOGITS, ("bias", "max_condition", "synchronous")
+    ),
     "gram": HeadKind(_gram, SPHERICAL, _NO_LOGITS, ("bias",)),
-    "dense": HeadKind(_dense, DENSE, "it looks at every class and draws no noise", ("bias", "softmax")),
+    "dense": HeadKind(
+        _dense, DENSE, "it looks at every class and draws no noise", ("bias", "softmax")
+    ),
     "hierarchical": HeadKind(
         _hierarchical,
         ("softmax",),
@@ -211,8 +228,14 @@ class HeadConfig:
         self._check_pair()
         check_reduction(self.reduction)
         for name in self.options:
-            check_name(f"option of head {self.head!r} with loss {self.loss!r}", name, self._known_options())
-        object.__setattr__(self, "options", {name: value for name, value in self.options.items() if value is not None})
+            check_name(
+                f"option of head {self.head!r} with loss {self.loss!r}", name, self._known_options()
+            )
+        object.__setattr__(
+            self,
+            "options",
+            {name: value for name, value in self.options.items() if value is not None},
+        )
         for name, value in self.options.items():
             _check_type(name, value)
         if not isinstance(self.ignore_index, int):
@@ -242,13 +265,25 @@ class HeadConfig:
         ValueError: unknown option of head 'sampled' with loss 'softmax': 'num_sample'; did you mean 'num_samples'?
         known: bias, num_samples, sampler, power, remove_accidental_hits
         """
-        own = {name: value for name, value in values.items() if name in ("head", "loss", "reduction", "ignore_index")}
+        own = {
+            name: value
+            for name, value in values.items()
+            if name in ("head", "loss", "reduction", "ignore_index")
+        }
         others = {name: value for name, value in values.items() if name not in own}
-        return cls(**own, options={name: None if value == "none" else value for name, value in others.items()})
+        return cls(
+            **own,
+            options={name: None if value == "none" else value for name, value in others.items()},
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The flat mapping that `from_dict` takes."""
-        own = {"head": self.head, "loss": self.loss, "reduction": self.reduction, "ignore_index": self.ignore_index}
+        own = {
+            "head": self.head,
+            "loss": self.loss,
+            "reduction": self.reduction,
+            "ignore_index": self.ignore_index,
+        }
         return own | dict(self.options)
 
     def build(
@@ -271,7 +306,9 @@ class HeadConfig:
         """The loss on its own."""
         make = LOSSES[self.loss].make
         if make is None:
-            raise ValueError(f"{self.loss} does not exist on its own: it is part of the {self.head} head")
+            raise ValueError(
+                f"{self.loss} does not exist on its own: it is part of the {self.head} head"
+            )
         return make(**self.loss_options(num_classes), **self.manners)
 
     def loss_options(self, num_classes: int) -> dict[str, Any]:

@@ -52,10 +52,19 @@ class DenseOutput(LinearHead):
     ) -> None:
         loss = SoftmaxCrossEntropy() if loss is None else loss
         ignore_index = int(getattr(loss, "ignore_index", IGNORE_INDEX))
-        super().__init__(in_features, num_classes, bias=bias, device=device, dtype=dtype, ignore_index=ignore_index)
+        super().__init__(
+            in_features,
+            num_classes,
+            bias=bias,
+            device=device,
+            dtype=dtype,
+            ignore_index=ignore_index,
+        )
         find_cross_entropy(softmax)
         if softmax != "logits" and not _is_softmax(loss):
-            raise ValueError(f"softmax={softmax!r} computes SoftmaxCrossEntropy, not {type(loss).__name__}")
+            raise ValueError(
+                f"softmax={softmax!r} computes SoftmaxCrossEntropy, not {type(loss).__name__}"
+            )
         self.loss, self.softmax = loss, softmax
 
     def forward(self, h: Tensor, target: Tensor, *, weight: Tensor | None = None) -> Tensor:
@@ -76,21 +85,33 @@ class DenseOutput(LinearHead):
     def is_capturable(self) -> bool:
         return self.softmax in ("logits", "linear_cross_entropy")  # of the others we do not know
 
-    def _softmax_loss(self, loss: SoftmaxCrossEntropy, admitted: Admitted, row_weight: Tensor | None) -> Tensor:
+    def _softmax_loss(
+        self, loss: SoftmaxCrossEntropy, admitted: Admitted, row_weight: Tensor | None
+    ) -> Tensor:
         targets, classes = admitted.targets, self.linear.weight
         cross_entropy = find_cross_entropy(self.softmax, classes.device)
-        pairs = admitted.h.repeat_interleave(targets.shape[1], 0) if targets.shape[1] > 1 else admitted.h
+        pairs = (
+            admitted.h.repeat_interleave(targets.shape[1], 0)
+            if targets.shape[1] > 1
+            else admitted.h
+        )
         flat = torch.where(targets.valid, targets.index, IGNORED).flatten()
         if targets.shape[1] == 1 and row_weight is None and loss.reduction != "none":
             # A single sum spares the fused ones a second pass.
             total = cross_entropy(pairs, classes, self.linear.bias, flat, "sum")
             return total if loss.reduction == "sum" else total / targets.counted.sum().clamp_min(1)
-        per_target = cross_entropy(pairs, classes, self.linear.bias, flat, "none").reshape(targets.shape)
+        per_target = cross_entropy(pairs, classes, self.linear.bias, flat, "none").reshape(
+            targets.shape
+        )
         return reduce_loss(targets.mean(per_target), targets.counted, loss.reduction, row_weight)
 
     def scores(self, h: Tensor) -> Scores:
         scores = self.activations(h)
-        return scores.transformed(self.loss.score) if isinstance(self.loss, Loss | ZNormalized) else scores
+        return (
+            scores.transformed(self.loss.score)
+            if isinstance(self.loss, Loss | ZNormalized)
+            else scores
+        )
 
     @property
     def is_likelihood(self) -> bool:

@@ -33,14 +33,24 @@ from zloss.targets import IGNORE_INDEX, Targets, checked_targets
 class Head(nn.Module, ABC):
     """An output layer together with the loss that trains it."""
 
-    is_row_sparse: bool = False  # do gradients touch few rows of the weights, and come as sparse tensors?
+    is_row_sparse: bool = (
+        False  # do gradients touch few rows of the weights, and come as sparse tensors?
+    )
     has_normalized_scores: bool = False  # are `scores` log-probabilities already?
 
-    def __init__(self, in_features: int, num_classes: int, *, ignore_index: int = IGNORE_INDEX) -> None:
+    def __init__(
+        self, in_features: int, num_classes: int, *, ignore_index: int = IGNORE_INDEX
+    ) -> None:
         super().__init__()
         check_sizes(in_features, num_classes)
-        self.in_features, self.num_classes, self.ignore_index = in_features, num_classes, ignore_index
-        self.order: ClassOrder | None = None  # of the classes among the `scores`, where it is not that of their numbers
+        self.in_features, self.num_classes, self.ignore_index = (
+            in_features,
+            num_classes,
+            ignore_index,
+        )
+        self.order: ClassOrder | None = (
+            None  # of the classes among the `scores`, where it is not that of their numbers
+        )
         self._door = Doorkeeper(num_classes, ignore_index)
 
     @abstractmethod
@@ -74,13 +84,17 @@ class Head(nn.Module, ABC):
 
     # ---- use ---------------------------------------------------------------------------------------------------------
 
-    def topk(self, h: Tensor, k: int, *, block_size: int | None = None) -> tuple[Tensor, Tensor]:  # (B, k), (B, k)
+    def topk(
+        self, h: Tensor, k: int, *, block_size: int | None = None
+    ) -> tuple[Tensor, Tensor]:  # (B, k), (B, k)
         """Scores and classes of the k best classes, best first, in blocks of `block_size` classes."""
         with self._evaluation(h) as scores:
             values, positions = scores.topk(k, block_size)
             return values, self.class_at(positions)
 
-    def rank(self, h: Tensor, target: Tensor, *, block_size: int | None = None) -> Tensor:  # as target
+    def rank(
+        self, h: Tensor, target: Tensor, *, block_size: int | None = None
+    ) -> Tensor:  # as target
         """1 + the number of classes that score strictly higher than the target; 0 for an ignored target."""
         with self._evaluation(h) as scores:
             return scores.rank(self._positions(target, h), block_size).reshape(target.shape)
@@ -104,7 +118,9 @@ class Head(nn.Module, ABC):
         """`exp` of the mean negative log-probability of the targets; `zloss.Perplexity` does it over many batches."""
         metric = Perplexity()
         log_prob = self.target_log_prob(h, target)
-        metric.update(log_prob, counted=target.long() != self.ignore_index)  # which a narrow type would wrap
+        metric.update(
+            log_prob, counted=target.long() != self.ignore_index
+        )  # which a narrow type would wrap
         return metric.compute()
 
     def sgd(self, lr: float, *, weight_decay: float = 0.0) -> Optimizer:
@@ -130,7 +146,11 @@ class Head(nn.Module, ABC):
 
     def _log_normalizer(self, scores: Scores) -> Tensor:  # (B,)
         """What turns scores into log-probabilities when subtracted."""
-        return self.reference_weight.new_zeros(scores.num_rows) if self.has_normalized_scores else scores.logsumexp()
+        return (
+            self.reference_weight.new_zeros(scores.num_rows)
+            if self.has_normalized_scores
+            else scores.logsumexp()
+        )
 
     def _positions(self, target: Tensor, h: Tensor) -> Targets:
         check_same_device(h, target)

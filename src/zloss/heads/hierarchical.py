@@ -80,10 +80,16 @@ class HierarchicalSoftmax(Head):
         self.reduction: Reduction = reduction
         self.implementation, self.exact_rows = implementation, exact_rows
         self.blocks = RowBlocks(clustering.sizes, device=device)
-        self.clusters = nn.Linear(in_features, self.blocks.num_blocks, bias=bias, device=device, dtype=dtype)
+        self.clusters = nn.Linear(
+            in_features, self.blocks.num_blocks, bias=bias, device=device, dtype=dtype
+        )
         self.order = ClassOrder(clustering.order.to(self.clusters.weight.device))
-        self.members = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))
-        self.member_bias = nn.Parameter(torch.empty(num_classes, device=device, dtype=dtype)) if bias else None
+        self.members = nn.Parameter(
+            torch.empty(num_classes, in_features, device=device, dtype=dtype)
+        )
+        self.member_bias = (
+            nn.Parameter(torch.empty(num_classes, device=device, dtype=dtype)) if bias else None
+        )
         self.reset_parameters()
 
     @property
@@ -131,8 +137,13 @@ class HierarchicalSoftmax(Head):
     def target_log_prob(self, h: Tensor, target: Tensor) -> Tensor:  # as target
         """Log-probability of each target, at the cost of a training step; 0 for an ignored target."""
         with self._evaluation(h):
-            targets, rows = self._positions(target, h), max(1, _MEMBER_ELEMENTS // self.blocks.largest)
-            parts = zip(h.to(self.members.dtype).split(rows), targets.index.split(rows), strict=True)
+            targets, rows = (
+                self._positions(target, h),
+                max(1, _MEMBER_ELEMENTS // self.blocks.largest),
+            )
+            parts = zip(
+                h.to(self.members.dtype).split(rows), targets.index.split(rows), strict=True
+            )
             log_prob = torch.cat([self._log_prob_of(part, index) for part, index in parts])
             return torch.where(targets.valid, log_prob, 0).reshape(target.shape)
 
@@ -203,12 +214,16 @@ class _Run(NamedTuple):
     size: int  # members of each
 
 
-def _clustering(num_classes: int, clusters: Clustering | int | None, counts: Tensor | None) -> Clustering:
+def _clustering(
+    num_classes: int, clusters: Clustering | int | None, counts: Tensor | None
+) -> Clustering:
     if isinstance(clusters, Clustering):
         if counts is not None:
             raise ValueError("give counts or a Clustering, not both: a Clustering is already made")
         if len(clusters.order) != num_classes:
-            raise ValueError(f"the Clustering has {len(clusters.order)} classes, the head {num_classes}")
+            raise ValueError(
+                f"the Clustering has {len(clusters.order)} classes, the head {num_classes}"
+            )
         return clusters
     if counts is None:
         return Clustering.in_order(num_classes, clusters)

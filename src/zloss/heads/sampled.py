@@ -94,12 +94,25 @@ class SampledSoftmax(LinearHead):
         if num_samples < 1:
             raise ValueError(f"num_samples must be at least 1, got {num_samples}")
         if loss not in get_args(SampledLoss):
-            raise ValueError(f"loss must be one of {', '.join(get_args(SampledLoss))}, got {loss!r}")
+            raise ValueError(
+                f"loss must be one of {', '.join(get_args(SampledLoss))}, got {loss!r}"
+            )
         check_reduction(reduction)
-        super().__init__(in_features, num_classes, bias=bias, device=device, dtype=dtype, ignore_index=ignore_index)
+        super().__init__(
+            in_features,
+            num_classes,
+            bias=bias,
+            device=device,
+            dtype=dtype,
+            ignore_index=ignore_index,
+        )
         where = self.linear.weight.device
         self.sampler = make_sampler(sampler, num_classes, counts=counts, power=power, device=where)
-        self.num_samples, self.loss, self.remove_accidental_hits = num_samples, loss, remove_accidental_hits
+        self.num_samples, self.loss, self.remove_accidental_hits = (
+            num_samples,
+            loss,
+            remove_accidental_hits,
+        )
         self.generator = generator
         self.reduction: Reduction = reduction
         if loss == "nce":
@@ -107,10 +120,14 @@ class SampledSoftmax(LinearHead):
 
     @property
     def is_capturable(self) -> bool:
-        return self.generator is None  # torch's own has a graph draw anew at every replay; others it does not know
+        return (
+            self.generator is None
+        )  # torch's own has a graph draw anew at every replay; others it does not know
 
     def _prepare_for_nce(self) -> None:
-        never = self.sampler.log_prob(torch.arange(self.num_classes, device=self.linear.weight.device)).isneginf()
+        never = self.sampler.log_prob(
+            torch.arange(self.num_classes, device=self.linear.weight.device)
+        ).isneginf()
         if never.any():
             raise ValueError(
                 f"noise-contrastive estimation needs a sampler that can draw every class, and this one never draws "
@@ -134,9 +151,13 @@ class SampledSoftmax(LinearHead):
         own, drawn = self._logits(admitted.h, targets.index, draws)
         drawn -= self._log_expected(draws).to(drawn.dtype)
         per_target = self._per_target(own, drawn, targets.index, draws)
-        return admitted.conclude(reduce_loss(targets.mean(per_target), targets.counted, self.reduction, weight))
+        return admitted.conclude(
+            reduce_loss(targets.mean(per_target), targets.counted, self.reduction, weight)
+        )
 
-    def _logits(self, h: Tensor, index: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:  # (B, K), (B, S)
+    def _logits(
+        self, h: Tensor, index: Tensor, draws: Tensor
+    ) -> tuple[Tensor, Tensor]:  # (B, K), (B, S)
         """Activations of the targets and of the draws, in float32 or better.
 
         The product of the draws follows autocast; a single target in half precision would be too coarse.
@@ -148,7 +169,9 @@ class SampledSoftmax(LinearHead):
         own = (h[:, None].to(wide) * own_rows.view(*index.shape, h.shape[1])).sum(2)
         drawn = (h @ drawn_rows.T).to(wide)
         if self.linear.bias is not None:
-            own_bias, drawn_bias = self.linear.bias.gather(0, classes, sparse_grad=True).split(sizes)
+            own_bias, drawn_bias = self.linear.bias.gather(0, classes, sparse_grad=True).split(
+                sizes
+            )
             own, drawn = own + own_bias.view(index.shape), drawn.add_(drawn_bias)
         return own, drawn
 
@@ -156,7 +179,9 @@ class SampledSoftmax(LinearHead):
         """`log(S q)`, the logarithm of how often a class is drawn in a step on average."""
         return self.sampler.log_prob(classes) + math.log(self.num_samples)
 
-    def _per_target(self, own: Tensor, drawn: Tensor, index: Tensor, draws: Tensor) -> Tensor:  # (B, K)
+    def _per_target(
+        self, own: Tensor, drawn: Tensor, index: Tensor, draws: Tensor
+    ) -> Tensor:  # (B, K)
         """The loss of each target, from its activation and those of the draws less `log(S q)`."""
         if self.loss == "nce":
             return self._nce(own, drawn, index)
@@ -166,14 +191,18 @@ class SampledSoftmax(LinearHead):
         log_odds = own - self._log_expected(index).to(own.dtype)
         return _softplus(-log_odds) + _softplus(drawn).sum(1, keepdim=True)
 
-    def _softmax(self, own: Tensor, drawn: Tensor, index: Tensor, draws: Tensor) -> Tensor:  # (B, K)
+    def _softmax(
+        self, own: Tensor, drawn: Tensor, index: Tensor, draws: Tensor
+    ) -> Tensor:  # (B, K)
         if self.remove_accidental_hits:
             log_rest = self._log_sum_without_hits(own, drawn, index, draws)
         else:
             log_rest = drawn.logsumexp(1, keepdim=True)
         return _softplus(log_rest - own)  # log(exp(own) + exp(log_rest)) - own
 
-    def _log_sum_without_hits(self, own: Tensor, drawn: Tensor, index: Tensor, draws: Tensor) -> Tensor:  # (B, K)
+    def _log_sum_without_hits(
+        self, own: Tensor, drawn: Tensor, index: Tensor, draws: Tensor
+    ) -> Tensor:  # (B, K)
         """For each target, the logarithm of the sum over the draws that are not that target.
 
         A draw that hits one of K targets of an example still counts for the others. To hold K sums of S terms for
@@ -183,12 +212,16 @@ class SampledSoftmax(LinearHead):
         if index.shape[1] == 1:
             return _log_sum_except(drawn, draws == index)
         hits, times = _accidental_hits(index, draws)
-        return torch.logaddexp(_log_sum_except(drawn, hits), self._log_sum_of_hits(own, index, times))
+        return torch.logaddexp(
+            _log_sum_except(drawn, hits), self._log_sum_of_hits(own, index, times)
+        )
 
     def _log_sum_of_hits(self, own: Tensor, index: Tensor, times: Tensor) -> Tensor:  # (B, K)
         """For each target, the logarithm of the sum over the draws that hit another target of the example."""
         same = index[:, :, None] == index[:, None, :]  # (B, K, K)
-        times = times.double() / same.sum(2)  # a class that is a target twice brings its hits in two halves
+        times = times.double() / same.sum(
+            2
+        )  # a class that is a target twice brings its hits in two halves
         log_part = own + (times.log() - self._log_expected(index)).to(own.dtype)
         others = torch.where(~same & (times > 0)[:, None], log_part[:, None], _nothing(own.dtype))
         return others.logsumexp(2)

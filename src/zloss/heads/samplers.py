@@ -47,7 +47,9 @@ class Sampler(nn.Module, ABC):
     def log_prob(self, classes: Tensor) -> Tensor:  # as classes, float64
         """`log q` of these classes; -inf for one that is never drawn."""
 
-    def _uniform(self, num_samples: int, generator: Generator | None) -> Tensor:  # (S,) float64 in [0, 1)
+    def _uniform(
+        self, num_samples: int, generator: Generator | None
+    ) -> Tensor:  # (S,) float64 in [0, 1)
         """Where all chance comes from.
 
         Not `torch.randint`: it takes the remainder of 32 random bits, which at 10 million classes favours some of them
@@ -57,13 +59,19 @@ class Sampler(nn.Module, ABC):
             raise ValueError(f"num_samples must be at least 1, got {num_samples}")
         device = self._home.device
         if generator is not None and generator.device.type != device.type:
-            raise ValueError(f"the generator is on {generator.device} but the sampler is on {device}")
+            raise ValueError(
+                f"the generator is on {generator.device} but the sampler is on {device}"
+            )
         return torch.rand(num_samples, generator=generator, dtype=torch.float64, device=device)
 
     def _anywhere(self, num_samples: int, generator: Generator | None) -> Tensor:  # (S,) int64
         """Draws among the numbers 0..C-1, all equally likely."""
         # The product is rounded, and the bound is for u next to 1.
-        return (self._uniform(num_samples, generator) * self.num_classes).long().clamp_(max=self.num_classes - 1)
+        return (
+            (self._uniform(num_samples, generator) * self.num_classes)
+            .long()
+            .clamp_(max=self.num_classes - 1)
+        )
 
     def extra_repr(self) -> str:
         return f"num_classes={self.num_classes}"
@@ -81,7 +89,9 @@ class UniformSampler(Sampler):
         return self._anywhere(num_samples, generator)
 
     def log_prob(self, classes: Tensor) -> Tensor:
-        return torch.full(classes.shape, -math.log(self.num_classes), dtype=torch.float64, device=classes.device)
+        return torch.full(
+            classes.shape, -math.log(self.num_classes), dtype=torch.float64, device=classes.device
+        )
 
 
 class LogUniformSampler(Sampler):
@@ -110,7 +120,9 @@ class LogUniformSampler(Sampler):
         super().__init__(num_classes, device=device)
         self.order: ClassOrder | None = None
         if counts is not None:
-            self.order = ClassOrder.by_frequency(checked_counts(counts, num_classes)).to(self._home.device)
+            self.order = ClassOrder.by_frequency(checked_counts(counts, num_classes)).to(
+                self._home.device
+            )
 
     def draw(self, num_samples: int, *, generator: Generator | None = None) -> Tensor:
         ranks = log_uniform_rank(self._uniform(num_samples, generator), self.num_classes)
@@ -214,12 +226,18 @@ def alias_table(weights: Tensor) -> tuple[Tensor, Tensor]:  # (C,) -> (C,) float
     deficit_end, excess_end = deficit.cumsum(0), excess.cumsum(0)
     # Each begins exactly, to the last bit, where the one before ends: both searches must see the same order.
     deficit_start = torch.cat([deficit_end.new_zeros(1), deficit_end[:-1]])
-    filler = torch.searchsorted(excess_end, deficit_start, right=True)  # the first that ends after the deficit starts
-    last_filled = torch.searchsorted(deficit_end, excess_end)  # the first that ends no earlier than the excess
+    filler = torch.searchsorted(
+        excess_end, deficit_start, right=True
+    )  # the first that ends after the deficit starts
+    last_filled = torch.searchsorted(
+        deficit_end, excess_end
+    )  # the first that ends no earlier than the excess
     # The bounds are for the very end of the lines, where rounding makes one a little longer than the other.
     alias[light] = heavy[filler.clamp_(max=len(heavy) - 1)]
     alias[heavy[:-1]] = heavy[1:]
-    keep[heavy[:-1]] = 1 - (deficit_end[last_filled.clamp_(max=len(light) - 1)] - excess_end)[:-1].clamp_(0, 1)
+    keep[heavy[:-1]] = 1 - (deficit_end[last_filled.clamp_(max=len(light) - 1)] - excess_end)[
+        :-1
+    ].clamp_(0, 1)
     return keep, alias
 
 
@@ -235,7 +253,9 @@ def make_sampler(
     if isinstance(sampler, Sampler):
         return _own_sampler(sampler, num_classes, counts).to(device)
     if sampler not in get_args(SamplerName):
-        raise ValueError(f"sampler must be one of {', '.join(get_args(SamplerName))} or a Sampler, got {sampler!r}")
+        raise ValueError(
+            f"sampler must be one of {', '.join(get_args(SamplerName))} or a Sampler, got {sampler!r}"
+        )
     if counts is not None:
         counts = checked_counts(counts, num_classes)
     if sampler == "uniform":
@@ -243,13 +263,17 @@ def make_sampler(
     if sampler == "log_uniform":
         return LogUniformSampler(num_classes, counts=counts, device=device)
     if counts is None:
-        raise ValueError('sampler "unigram" needs counts=, how often each class occurs; "log_uniform" does without')
+        raise ValueError(
+            'sampler "unigram" needs counts=, how often each class occurs; "log_uniform" does without'
+        )
     return UnigramSampler(counts, power=power, device=device)
 
 
 def _own_sampler(sampler: Sampler, num_classes: int, counts: Tensor | None) -> Sampler:
     if sampler.num_classes != num_classes:
-        raise ValueError(f"the sampler draws from {sampler.num_classes} classes, but the head has {num_classes}")
+        raise ValueError(
+            f"the sampler draws from {sampler.num_classes} classes, but the head has {num_classes}"
+        )
     if counts is not None:
         raise ValueError("counts are for a sampler given by name: build this one with them instead")
     return sampler

@@ -22,7 +22,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SoftmaxName = Literal["logits", "linear_cross_entropy", "liger", "cut_cross_entropy", "cut_cross_entropy_exact"]
+SoftmaxName = Literal[
+    "logits", "linear_cross_entropy", "liger", "cut_cross_entropy", "cut_cross_entropy_exact"
+]
 IGNORED = -100  # what the functions below take for a target that does not count
 _CHUNK_ELEMENTS = 2**26  # logits at a time where they are not all formed: 256 MiB in float32
 
@@ -30,14 +32,18 @@ CrossEntropy = Callable[[Tensor, Tensor, Tensor | None, Tensor, str], Tensor]
 """`(h (N, H), weight (C, H), bias (C,) or None, target (N,), reduction "none" or "sum") -> loss`."""
 
 
-def of_logits(h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, reduction: str) -> Tensor:
+def of_logits(
+    h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, reduction: str
+) -> Tensor:
     """The definition."""
     logits = F.linear(h, weight, bias)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(logits, target, reduction=reduction, ignore_index=IGNORED)
 
 
-def linear_cross_entropy(h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, reduction: str) -> Tensor:
+def linear_cross_entropy(
+    h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, reduction: str
+) -> Tensor:
     """Torch's own, in chunks of bounded memory. It knows nothing of autocast: all is in the dtype of the weight.
 
     The chunks that torch would choose become smaller as C / H grows, and each costs a pass over the gradient of all
@@ -46,14 +52,22 @@ def linear_cross_entropy(h: Tensor, weight: Tensor, bias: Tensor | None, target:
     rows = max(1, _CHUNK_ELEMENTS // len(weight))
     options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=rows, chunking_method=None)
     result: Tensor = F.linear_cross_entropy(
-        h.to(weight.dtype), weight, target, linear_bias=bias, reduction=reduction, ignore_index=IGNORED, options=options
+        h.to(weight.dtype),
+        weight,
+        target,
+        linear_bias=bias,
+        reduction=reduction,
+        ignore_index=IGNORED,
+        options=options,
     )
     return result.to(torch.promote_types(result.dtype, torch.float32))
 
 
 def liger(h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, reduction: str) -> Tensor:
     """Liger Kernel's fused linear cross-entropy, with its default chunks."""
-    function = importlib.import_module("liger_kernel.transformers.functional").liger_fused_linear_cross_entropy
+    function = importlib.import_module(
+        "liger_kernel.transformers.functional"
+    ).liger_fused_linear_cross_entropy
     result: Tensor = function(h, weight, target, bias, reduction=reduction, ignore_index=IGNORED)
     return result
 
@@ -65,17 +79,27 @@ def cut_cross_entropy(
     function = importlib.import_module("cut_cross_entropy").linear_cross_entropy
     if bias is not None:
         if "bias" not in inspect.signature(function).parameters:
-            raise ValueError("the cut-cross-entropy that is installed takes no bias: use bias=False or a newer one")
+            raise ValueError(
+                "the cut-cross-entropy that is installed takes no bias: use bias=False or a newer one"
+            )
         options |= {"bias": bias}
     autocast = torch.is_autocast_enabled(h.device.type)
     half = torch.get_autocast_dtype(h.device.type) if autocast else torch.bfloat16
     result: Tensor = function(
-        h.to(half), weight.to(half), target, reduction=reduction, ignore_index=IGNORED, impl="cce", **options
+        h.to(half),
+        weight.to(half),
+        target,
+        reduction=reduction,
+        ignore_index=IGNORED,
+        impl="cce",
+        **options,
     )
     return result.float()
 
 
-def cut_cross_entropy_exact(h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, reduction: str) -> Tensor:
+def cut_cross_entropy_exact(
+    h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, reduction: str
+) -> Tensor:
     """The same without leaving out small gradients."""
     return cut_cross_entropy(h, weight, bias, target, reduction, filter_eps=None)
 
@@ -91,7 +115,9 @@ class Implementation:
     def missing(self, device: torch.device | None) -> str | None:
         """Why it cannot run on this device, or on any where none is named; None where it can."""
         if self.cross_entropy is linear_cross_entropy and not hasattr(F, "linear_cross_entropy"):
-            return f"torch {torch.__version__} has no F.linear_cross_entropy: it came with torch 2.13"
+            return (
+                f"torch {torch.__version__} has no F.linear_cross_entropy: it came with torch 2.13"
+            )
         if self.package is not None and not _is_installed(self.package):
             return f"{self.package} is not installed: pip install {self.package}"
         if self.needs_gpu and device is not None and device.type != "cuda":
@@ -109,7 +135,9 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "linear_cross_entropy": Implementation(linear_cross_entropy),
     "liger": Implementation(liger, "liger-kernel", needs_gpu=True),
     "cut_cross_entropy": Implementation(cut_cross_entropy, "cut-cross-entropy", needs_gpu=True),
-    "cut_cross_entropy_exact": Implementation(cut_cross_entropy_exact, "cut-cross-entropy", needs_gpu=True),
+    "cut_cross_entropy_exact": Implementation(
+        cut_cross_entropy_exact, "cut-cross-entropy", needs_gpu=True
+    ),
 }
 assert tuple(IMPLEMENTATIONS) == get_args(SoftmaxName)
 

@@ -29,7 +29,9 @@ class SphericalOutput(Head):
 
     def __init__(self, layer: FactoredLinear | DenseLinear, loss: SphericalLoss) -> None:
         if not isinstance(layer, FactoredLinear | DenseLinear):
-            raise ValueError(f"layer must be a FactoredLinear, GramLinear or DenseLinear, got {type(layer).__name__}")
+            raise ValueError(
+                f"layer must be a FactoredLinear, GramLinear or DenseLinear, got {type(layer).__name__}"
+            )
         if not isinstance(loss, SphericalLoss):
             raise ValueError(
                 f"{type(loss).__name__} is not a spherical loss, so it needs every logit: use ZLoss, SquaredError, "
@@ -48,7 +50,9 @@ class SphericalOutput(Head):
     def scores(self, h: Tensor) -> Scores:
         scores = self.layer.scores(h)
         # Ranks by plain activations do without what all scores of a row have in common.
-        return scores if type(self.loss).score is Loss.score else scores.transformed(self.loss.score)
+        return (
+            scores if type(self.loss).score is Loss.score else scores.transformed(self.loss.score)
+        )
 
     def logits(self, h: Tensor) -> Tensor:  # (B, C)
         """All activations, without gradient."""

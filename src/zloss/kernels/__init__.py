@@ -16,18 +16,18 @@ def available() -> bool:
 
 
 @cache
-def load(name: str) -> ModuleType:
-    """The kernels in `zloss.kernels.<name>`.
+def load(name: str, *, package: str = __name__) -> ModuleType:
+    """The kernels in the module `<package>.<name>`.
 
     >>> load("nonesuch")
     Traceback (most recent call last):
     ValueError: no kernels are called 'nonesuch': expected a module of zloss.kernels
     """
-    if importlib.util.find_spec(f"{__name__}.{name}") is None:
-        raise ValueError(f"no kernels are called {name!r}: expected a module of {__name__}")
+    if importlib.util.find_spec(f"{package}.{name}") is None:
+        raise ValueError(f"no kernels are called {name!r}: expected a module of {package}")
     if not available():
         raise ImportError(
             f"the kernels {name!r} need triton, which is not installed: `pip install triton` (Linux), or ask for "
             'implementation="torch"'
         )
-    return importlib.import_module(f"{__name__}.{name}")
+    return importlib.import_module(f"{package}.{name}")

@@ -147,7 +147,9 @@ def grad_rows(
     """The rows of the gradient and, over the examples of a row's block, the sums of `grad[s] h` and of `grad[s]`."""
     (num, largest), width = grad.shape, h.shape[1] if weight_dtype else 1
     row = torch.empty(num_rows, dtype=torch.long, device=h.device)
-    values = torch.empty(num_rows, width, dtype=weight_dtype, device=h.device) if weight_dtype else None
+    values = (
+        torch.empty(num_rows, width, dtype=weight_dtype, device=h.device) if weight_dtype else None
+    )
     sums = torch.empty(num_rows, dtype=bias_dtype, device=h.device) if bias_dtype else None
     rows, columns = GRAD_ROWS.shape(width)
     if num_rows:
@@ -342,7 +344,9 @@ def _grad_rows(
     if tl.program_id(0) < fills:
         _fill_rows(plan, row, values, sums, tl.program_id(0), N, H, STEPS, FILL_ROWS, FILL_COLUMNS)
     else:
-        _rows_of_block(grad, h, plan, row, values, sums, tl.program_id(0) - fills, N, S, H, ACC, ROWS, COLUMNS)
+        _rows_of_block(
+            grad, h, plan, row, values, sums, tl.program_id(0) - fills, N, S, H, ACC, ROWS, COLUMNS
+        )
 
 
 @triton.jit

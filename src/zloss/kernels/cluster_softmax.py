@@ -52,7 +52,9 @@ def normalizers(
                 p.contiguous(), weight.contiguous(), order, count, highest, total, num_classes, width, parts,
                 **cut, EXAMPLES=_EXAMPLES, **_LAUNCH,
             )  # fmt: skip
-            _add_up_sums[(num,)](order, count, highest, total, out, parts, PIECES=_PIECES, num_warps=4)
+            _add_up_sums[(num,)](
+                order, count, highest, total, out, parts, PIECES=_PIECES, num_warps=4
+            )
     return out
 
 
@@ -146,7 +148,9 @@ def _add_up_sums(order, count, highest, total, out, P, PIECES: tl.constexpr):
         high = tl.full((), float("-inf"), tl.float32)
         for start in range(0, P, PIECES):
             j = start + tl.arange(0, PIECES)
-            high = tl.maximum(high, tl.max(tl.load(highest + slot * P + j, mask=j < P, other=float("-inf")), 0))
+            high = tl.maximum(
+                high, tl.max(tl.load(highest + slot * P + j, mask=j < P, other=float("-inf")), 0)
+            )
         sums = tl.zeros((PIECES,), tl.float32)
         for start in range(0, P, PIECES):
             j = start + tl.arange(0, PIECES)
@@ -191,7 +195,9 @@ def _gradients_of_pieces(
 
 
 @triton.jit
-def _add_up_gradients(order, count, parts_of_p, grad_p, B, D, P, PIECES: tl.constexpr, WIDTH: tl.constexpr):
+def _add_up_gradients(
+    order, count, parts_of_p, grad_p, B, D, P, PIECES: tl.constexpr, WIDTH: tl.constexpr
+):
     slot, d = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
     sums = tl.zeros((PIECES, WIDTH), tl.float32)
     if slot < tl.load(count):

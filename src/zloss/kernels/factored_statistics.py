@@ -115,11 +115,15 @@ def statistics(
         else:
             fault.zero_()
     w_rows = turned.transpose(0, 1) if is_few else turned.new_empty(0)
-    made = Statistics(scores, moments[0], moments[1], valid, index, gathered[0], hg, w_rows, means, fault)
+    made = Statistics(
+        scores, moments[0], moments[1], valid, index, gathered[0], hg, w_rows, means, fault
+    )
     return made, begun
 
 
-def _multiply(gathered: Tensor, pack: Tensor) -> tuple[Tensor, Tensor]:  # (B, H), (K, B, H) or (B, H)
+def _multiply(
+    gathered: Tensor, pack: Tensor
+) -> tuple[Tensor, Tensor]:  # (B, H), (K, B, H) or (B, H)
     """`h @ gram`, and `V[t] @ U` or else `h @ U^T`."""
     if len(gathered) == 1:
         return gathered[0] @ pack[0], gathered[0] @ pack[1].T
@@ -155,7 +159,11 @@ def gradient(
         score_grad, is_few = score_grad.contiguous(), num_targets <= _FEW_TARGETS
         sizes = {"H": width, "K": num_targets, "WIDTH": power_of_2(width), "num_warps": 4}
         with torch.cuda.device_of(passed.hg):
-            w_rows = passed.rows.transpose(0, 1) if is_few else _weighted_rows(score_grad, passed, V, sizes) @ pack[1]
+            w_rows = (
+                passed.rows.transpose(0, 1)
+                if is_few
+                else _weighted_rows(score_grad, passed, V, sizes) @ pack[1]
+            )
             _gradient[(rows,)](
                 score_grad, mean_grad.contiguous(), scatter_grad.contiguous(),
                 passed.valid, passed.hg, w_rows, passed.fault, omega, wbar,
@@ -165,7 +173,9 @@ def gradient(
     return made
 
 
-def _weighted_rows(score_grad: Tensor, passed: Statistics, V: Tensor, sizes: dict[str, int]) -> Tensor:  # (B, H)
+def _weighted_rows(
+    score_grad: Tensor, passed: Statistics, V: Tensor, sizes: dict[str, int]
+) -> Tensor:  # (B, H)
     """The sum over the targets of dL/do_t V_t."""
     weighted = torch.empty_like(passed.h)
     _weigh[(len(weighted),)](score_grad, passed.valid, passed.classes, V, weighted, **sizes)
@@ -210,9 +220,14 @@ def _reduce(
     shift = tl.load(omega + j, mask=j < H, other=0)
     scatter = tl.sum(row * tl.load(hg + i * H + j, mask=j < H, other=0))
     # 0 x is 0 for every finite x, and NaN for all else; what is finite here may overflow what holds it.
-    found = tl.load(bits + i) | tl.where((mean + scatter).to(moments.dtype.element_ty) * 0 == 0, 0, FAULT)
+    found = tl.load(bits + i) | tl.where(
+        (mean + scatter).to(moments.dtype.element_ty) * 0 == 0, 0, FAULT
+    )
     if not IS_FEW:
-        hu, level = tl.load(turned + i * H + j, mask=j < H, other=0).to(tl.float64), tl.sum(row * shift)
+        hu, level = (
+            tl.load(turned + i * H + j, mask=j < H, other=0).to(tl.float64),
+            tl.sum(row * shift),
+        )
     for k in range(K):
         if IS_FEW:
             own = tl.load(turned + (k * B + i) * H + j, mask=j < H, other=0) + shift
@@ -261,7 +276,9 @@ def _gradient(
 
 
 @triton.jit
-def _weigh(score_grad, valid, classes, V, weighted, H: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr):
+def _weigh(
+    score_grad, valid, classes, V, weighted, H: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr
+):
     """A row of the sum over the targets of dL/do_t V_t."""
     i, j = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
     total = tl.zeros((WIDTH,), tl.float64)

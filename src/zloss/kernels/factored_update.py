@@ -48,8 +48,20 @@ _LARGEST: tl.constexpr = tl.constexpr(1e15)
 # Side of the square tiles of products, how far these go at a time, and how a tile is computed: measured on an H200.
 # Small matrices are cut into small tiles, so that there are enough of them.
 _SMALL_SIDE = 384
-_SMALL: dict[str, Any] = {"SIDE": 32, "DEPTH": 32, "PRECISION": "ieee", "num_warps": 4, "num_stages": 2}
-_LARGE: dict[str, Any] = {"SIDE": 64, "DEPTH": 64, "PRECISION": "tf32x3", "num_warps": 4, "num_stages": 3}
+_SMALL: dict[str, Any] = {
+    "SIDE": 32,
+    "DEPTH": 32,
+    "PRECISION": "ieee",
+    "num_warps": 4,
+    "num_stages": 2,
+}
+_LARGE: dict[str, Any] = {
+    "SIDE": 64,
+    "DEPTH": 64,
+    "PRECISION": "tf32x3",
+    "num_warps": 4,
+    "num_stages": 3,
+}
 _TILE = 32  # side of the square tiles of element-wise work
 _STRIP = 128  # entries of a vector to a program
 _FEW, _MANY = 8, 1024  # targets that are compared with so many others at a time
@@ -108,7 +120,13 @@ def refresh_(pack: Tensor, gram: Tensor, U: Tensor, U_inv: Tensor) -> None:
 
 
 def step_(
-    state: State, batch: Batch, lr: float, weight_decay: float, *, gradient_fault: int, singular_fault: int
+    state: State,
+    batch: Batch,
+    lr: float,
+    weight_decay: float,
+    *,
+    gradient_fault: int,
+    singular_fault: int,
 ) -> None:
     """Take the step, or raise a fault on the device and change nothing."""
     if not len(batch.h):  # weights decay all the same: a row of zeros stands for none
@@ -141,7 +159,9 @@ class _Step:
         self.rates = Rates.of(lr, weight_decay)
         (self.rows, self.width), self.targets = batch.h.shape, batch.classes.shape[1]
         self.bent_h, self.q = torch.empty_like(batch.h), torch.empty_like(batch.h)
-        self.half = torch.empty_like(batch.h) if self.rows >= self.width else self.q  # which B < H has no use for
+        self.half = (
+            torch.empty_like(batch.h) if self.rows >= self.width else self.q
+        )  # which B < H has no use for
         self.columns = batch.h.new_empty(3, self.rows)
         self.row_sizes = {"H": self.width, "WIDTH": power_of_2(self.width), "num_warps": 4}
         self.of_gram, self.of_rest = Branch(), Branch()
@@ -162,14 +182,21 @@ class _Step:
         """X: ratio times `inner`, whose columns are multiplied by the curvature if that is given."""
         tiles = pieces(len(inner), _TILE)
         # Whole tiles for the kernels of the series, with zeros beyond the system: memory is read in large pieces then.
-        side, dtype = (tiles * _TILE, torch.float32) if is_capturing() else (len(inner), inner.dtype)
-        self.system, self.squares = inner.new_empty(side, side, dtype=dtype), self.batch.mean.new_empty(tiles**2)
+        side, dtype = (
+            (tiles * _TILE, torch.float32) if is_capturing() else (len(inner), inner.dtype)
+        )
+        self.system, self.squares = (
+            inner.new_empty(side, side, dtype=dtype),
+            self.batch.mean.new_empty(tiles**2),
+        )
         _make_system[(tiles, tiles)](
             inner, inner if curvature is None else curvature, self.system, self.squares, *self.rates, len(inner), side,
             IS_BENT=curvature is None, SIDE=_TILE, num_warps=4,
         )  # fmt: skip
 
-    def inverse_times(self, base: Tensor, rounded: Tensor, *, from_left: bool) -> tuple[Tensor, Tensor]:
+    def inverse_times(
+        self, base: Tensor, rounded: Tensor, *, from_left: bool
+    ) -> tuple[Tensor, Tensor]:
         """`(I - X)^-1 base`, or else `base (I - X)^-1`, and by how much it differs from the base.
 
         `rounded` is the base in float32.
@@ -182,7 +209,9 @@ class _Step:
         change = series @ base if from_left else base @ series
         return base + change, change
 
-    def _sum_series(self, base: Tensor, rounded: Tensor, *, from_left: bool) -> tuple[Tensor, Tensor]:
+    def _sum_series(
+        self, base: Tensor, rounded: Tensor, *, from_left: bool
+    ) -> tuple[Tensor, Tensor]:
         side, (rows, columns) = len(self.system), base.shape
         manner = _SMALL if side <= _SMALL_SIDE else _LARGE
         of_power = pieces(side, manner["SIDE"]) ** 2
@@ -195,7 +224,10 @@ class _Step:
             if not is_last:
                 next_power, next_squares = torch.empty_like(power), squares.new_empty(of_power)
             dtype = base.dtype if is_last else torch.float32
-            next_change, next_whole = torch.empty_like(change, dtype=dtype), torch.empty_like(change, dtype=dtype)
+            next_change, next_whole = (
+                torch.empty_like(change, dtype=dtype),
+                torch.empty_like(change, dtype=dtype),
+            )
             _double[((0 if is_last else of_power) + of_change,)](
                 power, squares, base, change, whole, next_power, next_squares, next_change, next_whole,
                 side, rows, columns, base.stride(0),
@@ -238,7 +270,9 @@ class _ThroughRows(_Step):
         with self.of_rest.open():
             self.U_change = begun.turned[:, :width].T @ self.bent_h
             self.sums = self.columns @ b.h
-        self.rows_of_V, _ = self.inverse_times(begun.turned[:, width:], begun.rounded, from_left=True)
+        self.rows_of_V, _ = self.inverse_times(
+            begun.turned[:, width:], begun.rounded, from_left=True
+        )
         self.of_rest.join()  # and with it what was prepared
         self.inverse_change = self.rows_of_V.T @ self.bent_h
         self.inverse_scale = self.lr / (1 - self.lr * self.weight_decay)
@@ -265,7 +299,10 @@ class _ThroughColumns(_Step):
 
     def prepare(self, gradient_fault: int) -> None:
         classes, asked = self.batch.classes, self.batch.classes.numel()
-        self.first, self.totals = torch.empty_like(classes), self.bent_h.new_empty(asked, self.width)
+        self.first, self.totals = (
+            torch.empty_like(classes),
+            self.bent_h.new_empty(asked, self.width),
+        )
         with self.of_rest.open():
             self.rounded = self.state.pack[2].float()
             _find_first[(pieces(asked, _FEW),)](
@@ -294,7 +331,14 @@ class _ThroughColumns(_Step):
         b, sizes = self.batch, {"K": self.targets, **self.row_sizes}
         _add_up[(self.rows,)](b.h, self.first, b.target_grad, self.totals, **sizes)
         _add_repeated[(self.rows,)](
-            self.first, b.target_grad, self.totals, self.sums, self.q, *self.rates, len(self.state.V), **sizes
+            self.first,
+            b.target_grad,
+            self.totals,
+            self.sums,
+            self.q,
+            *self.rates,
+            len(self.state.V),
+            **sizes,
         )
 
 
@@ -322,7 +366,9 @@ def _prepare(
     row = tl.load(h + here, mask=inside, other=0).to(tl.float64)
     bent = bend * tl.load(hg + here, mask=inside, other=0)
     # T: the sum over the targets of dL/do_t (W_t - wbar).
-    centred = tl.load(target_rows + here, mask=inside, other=0) - own * tl.load(wbar + j, mask=inside, other=0)
+    centred = tl.load(target_rows + here, mask=inside, other=0) - own * tl.load(
+        wbar + j, mask=inside, other=0
+    )
     kind = h.dtype.element_ty
     tl.store(bent_h + here, (bend * row).to(kind), mask=inside)
     tl.store(q + here, (-lr * keep * (bent + centred)).to(kind), mask=inside)
@@ -365,18 +411,31 @@ def _make_second(
     """M, the second-order part of Q over H: `lr^2 ((A H G / 2 + T) H^T A + (Y Y^T - y y^T / C) / 2)`."""
     lr = _whole(lr_high, lr_low)
     i, j = _own_tile(SIDE)
-    rows, columns = tl.load(curvature + i, mask=i < B, other=0), tl.load(curvature + j, mask=j < B, other=0)
+    rows, columns = (
+        tl.load(curvature + i, mask=i < B, other=0),
+        tl.load(curvature + j, mask=j < B, other=0),
+    )
     own, other = _own_sum(target_grad, i, i < B, K), _own_sum(target_grad, j, j < B, K)
     pairs = _equal_targets(classes, target_grad, i, j, B, K) - own[:, None] * (other / C)[None, :]
     # wbar . h is the mean activation.
-    centred = tile(targets, i, j, B, B, B) - own[:, None] * tl.load(mean + j, mask=j < B, other=0)[None, :]
+    centred = (
+        tile(targets, i, j, B, B, B)
+        - own[:, None] * tl.load(mean + j, mask=j < B, other=0)[None, :]
+    )
     bent = (0.5 * rows[:, None] * tile(scatter, i, j, B, B, B) + centred) * columns[None, :]
     store_tile(second, lr * lr * (bent + 0.5 * pairs), i, j, B, B, B)
 
 
 @triton.jit
 def _find_first(
-    classes, first, totals, count, FEW: tl.constexpr, MANY: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr
+    classes,
+    first,
+    totals,
+    count,
+    FEW: tl.constexpr,
+    MANY: tl.constexpr,
+    H: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):
     """Where each target occurs for the first time, and zeros to add up in."""
     i, j = tl.program_id(0) * FEW + tl.arange(0, FEW), tl.arange(0, WIDTH)
@@ -385,7 +444,9 @@ def _find_first(
     for start in range(0, tl.program_id(0) * FEW + FEW, MANY):
         k = start + tl.arange(0, MANY)
         other = tl.load(classes + k, mask=k < count, other=-2)
-        best = tl.minimum(best, tl.min(tl.where(own[:, None] == other[None, :], k[None, :], count), 1))
+        best = tl.minimum(
+            best, tl.min(tl.where(own[:, None] == other[None, :], k[None, :], count), 1)
+        )
     tl.store(first + i, best.to(tl.int64), mask=i < count)
 
 
@@ -447,7 +508,10 @@ def _double(
                 left, right = tile(power, i, k, N, N, N), tile(factor, k, j, height, width, width)
             else:
                 # Tensor cores like both operands contiguous along the sum.
-                left, right = tile(factor, i, k, height, width, width), tl.trans(tile(power, j, k, N, N, N))
+                left, right = (
+                    tile(factor, i, k, height, width, width),
+                    tl.trans(tile(power, j, k, N, N, N)),
+                )
             total = tl.dot(left, right, total, input_precision=PRECISION)
     if makes_power:
         store_tile(next_power, total, i, j, N, N, N)
@@ -457,7 +521,15 @@ def _double(
             total += tile(change, i, j, rows, columns, columns)
         store_tile(next_change, total, i, j, rows, columns, columns)
         # Each time from the base as it is, so that only the sum is rounded.
-        store_tile(next_whole, tile(base, i, j, rows, columns, base_stride) + total, i, j, rows, columns, columns)
+        store_tile(
+            next_whole,
+            tile(base, i, j, rows, columns, base_stride) + total,
+            i,
+            j,
+            rows,
+            columns,
+            columns,
+        )
 
 
 @triton.jit
@@ -482,7 +554,9 @@ def _apply(
         return
     if program < tiles:
         i, j = tile_of(program, across, SIDE)
-        change = tile(gram_change, i, j, H, H, H).to(tl.float64) + tl.trans(tile(gram_change, j, i, H, H, H))
+        change = tile(gram_change, i, j, H, H, H).to(tl.float64) + tl.trans(
+            tile(gram_change, j, i, H, H, H)
+        )
         new = keep * keep * tile(gram, i, j, H, H, H) + change
         store_tile(gram, new, i, j, H, H, H)
         store_tile(pack, new, i, j, H, H, H)
@@ -520,7 +594,9 @@ def _whole(high, low):
 @triton.jit
 def _own_tile(SIDE: tl.constexpr):
     """Rows and columns of the tile that a program of a two-dimensional grid has for its own."""
-    return tl.program_id(0) * SIDE + tl.arange(0, SIDE), tl.program_id(1) * SIDE + tl.arange(0, SIDE)
+    return tl.program_id(0) * SIDE + tl.arange(0, SIDE), tl.program_id(1) * SIDE + tl.arange(
+        0, SIDE
+    )
 
 
 @triton.jit
@@ -541,14 +617,18 @@ def _own_sum(target_grad, i, here, K: tl.constexpr):
 @triton.jit
 def _equal_targets(classes, target_grad, i, j, B, K: tl.constexpr):
     """Entries of `Y Y^T`: the products of gradients for targets that two rows share."""
-    total = tl.load(target_grad + i * K, mask=i < B, other=0)[:, None] * 0 + tl.zeros_like(j)[None, :]
+    total = (
+        tl.load(target_grad + i * K, mask=i < B, other=0)[:, None] * 0 + tl.zeros_like(j)[None, :]
+    )
     for k in range(K):
         own = tl.load(classes + i * K + k, mask=i < B, other=-1)
         own_grad = tl.load(target_grad + i * K + k, mask=i < B, other=0)
         for t in range(K):
             other = tl.load(classes + j * K + t, mask=j < B, other=-2)
             other_grad = tl.load(target_grad + j * K + t, mask=j < B, other=0)
-            total += tl.where(own[:, None] == other[None, :], own_grad[:, None] * other_grad[None, :], 0)
+            total += tl.where(
+                own[:, None] == other[None, :], own_grad[:, None] * other_grad[None, :], 0
+            )
     return total
 
 
@@ -563,12 +643,24 @@ def _write_report(report, fault, bits, safe_lr):
 
 @triton.jit
 def _change_vector(vector, change, lr, keep, j, H: tl.constexpr):
-    new = keep * tl.load(vector + j, mask=j < H, other=0) - lr * tl.load(change + j, mask=j < H, other=0)
+    new = keep * tl.load(vector + j, mask=j < H, other=0) - lr * tl.load(
+        change + j, mask=j < H, other=0
+    )
     tl.store(vector + j, new.to(vector.dtype.element_ty), mask=j < H)
 
 
 @triton.jit
-def _change_rows(V, classes, target_grad, own_row, scale, i, H: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr):
+def _change_rows(
+    V,
+    classes,
+    target_grad,
+    own_row,
+    scale,
+    i,
+    H: tl.constexpr,
+    K: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
     """Atomically, because targets may repeat."""
     j = tl.arange(0, WIDTH)
     row = scale * tl.load(own_row + j, mask=j < H, other=0)

@@ -38,7 +38,9 @@ def count_higher_(
 
 
 @triton.jit
-def _count_higher(higher, scores, own, index, start, N, stride, K: tl.constexpr, COLUMNS: tl.constexpr):
+def _count_higher(
+    higher, scores, own, index, start, N, stride, K: tl.constexpr, COLUMNS: tl.constexpr
+):
     i = tl.program_id(0).to(tl.int64)
     for k in tl.static_range(K):
         bound, target = tl.load(own + i * K + k), tl.load(index + i * K + k) - start

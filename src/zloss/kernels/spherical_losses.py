@@ -187,13 +187,17 @@ def _losses_and_slopes(
         m = tl.load(mean + row, mask=row < B, other=0.0).to(tl.float64)
         s = tl.load(scatter + row, mask=row < B, other=0.0).to(tl.float64)
         if LOSS == "z_loss":
-            value, by_target, by_mean, by_scatter = _z_loss(t, m, s, C, _number(a_bits), _number(b_bits), NOISE, TINY)
+            value, by_target, by_mean, by_scatter = _z_loss(
+                t, m, s, C, _number(a_bits), _number(b_bits), NOISE, TINY
+            )
         elif LOSS == "squared_error":
             value, by_target, by_mean, by_scatter = _squared_error(t, m, s, C)
         elif LOSS == "taylor_softmax":
             value, by_target, by_mean, by_scatter = _taylor_softmax(t, m, s, C)
         elif LOSS == "spherical_softmax":
-            value, by_target, by_mean, by_scatter = _spherical_softmax(t, m, s, C, _number(eps_bits))
+            value, by_target, by_mean, by_scatter = _spherical_softmax(
+                t, m, s, C, _number(eps_bits)
+            )
         targets = tl.sum(v.to(tl.float64), 1, keep_dims=True)
         counted = targets > 0
         scale = 1 / tl.maximum(targets, 1.0)
@@ -223,7 +227,16 @@ def _number(bits):
 
 
 @triton.jit
-def _gradients(upstream, upstream_stride, slopes, grads, B, K: tl.constexpr, IS_MEAN: tl.constexpr, SIZE: tl.constexpr):
+def _gradients(
+    upstream,
+    upstream_stride,
+    slopes,
+    grads,
+    B,
+    K: tl.constexpr,
+    IS_MEAN: tl.constexpr,
+    SIZE: tl.constexpr,
+):
     i = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     inside = i < B * (K + 2)
     row = tl.where(i < B * K, i // K, i % B)  # B K + r and B (K + 1) + r belong to row r
@@ -260,7 +273,12 @@ def _z_loss(t, m, s, C, a, b, NOISE: tl.constexpr, TINY: tl.constexpr):
     log1p = tl.log(rounded) + (e - (rounded - 1)) * inverse  # gives back what rounding took
     by_z = tl.where(flat, 0.0, -tl.where(x > 0, 1.0, e) * inverse)
     by_target = by_z * inverse_std
-    return tl.maximum(x, 0.0) + log1p / a, by_target, -by_target, by_z * z / (-2 * tl.where(noisy, 1.0, s))
+    return (
+        tl.maximum(x, 0.0) + log1p / a,
+        by_target,
+        -by_target,
+        by_z * z / (-2 * tl.where(noisy, 1.0, s)),
+    )
 
 
 @triton.jit

@@ -26,13 +26,19 @@ def tile(matrix, i, j, rows, columns, stride):
 @triton.jit
 def store_tile(matrix, values, i, j, rows, columns, stride):
     """Write the entries (i, j) of a row-major matrix."""
-    tl.store(matrix + places(i, j, stride), values.to(matrix.dtype.element_ty), mask=within(i, j, rows, columns))
+    tl.store(
+        matrix + places(i, j, stride),
+        values.to(matrix.dtype.element_ty),
+        mask=within(i, j, rows, columns),
+    )
 
 
 @triton.jit
 def tile_of(number, across, SIDE: tl.constexpr):
     """Rows and columns of a square tile by its number."""
-    return (number // across) * SIDE + tl.arange(0, SIDE), (number % across) * SIDE + tl.arange(0, SIDE)
+    return (number // across) * SIDE + tl.arange(0, SIDE), (number % across) * SIDE + tl.arange(
+        0, SIDE
+    )
 
 
 # Triton's own functions for these take the host as long as an addition takes the device.

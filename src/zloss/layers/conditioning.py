@@ -94,15 +94,22 @@ class Health(NamedTuple):
     @classmethod
     def read(cls, report: Tensor, width: int) -> "Health":
         """From a report: fault, safe lr, then the squared norm of U in parts, then that of U^-1 in as many."""
-        report = report.cpu()  # at once: to read it piece by piece would mean to wait for a device twice
+        report = (
+            report.cpu()
+        )  # at once: to read it piece by piece would mean to wait for a device twice
         fault, safe_lr = report[:2].tolist()
         U_squares, inverse_squares = report[2:].reshape(2, -1).sum(1).tolist()
         return cls(
-            int(fault), safe_lr, math.sqrt(U_squares * inverse_squares) / width, math.sqrt(inverse_squares / width)
+            int(fault),
+            safe_lr,
+            math.sqrt(U_squares * inverse_squares) / width,
+            math.sqrt(inverse_squares / width),
         )
 
 
-def assess(step: Step, grad: RecordedGradient, weight_decay: float, largest: float) -> Tensor:  # (4,)
+def assess(
+    step: Step, grad: RecordedGradient, weight_decay: float, largest: float
+) -> Tensor:  # (4,)
     """The report on a step that has been computed but not applied, on the device.
 
     `largest` is the largest number that the dtype of V can hold.

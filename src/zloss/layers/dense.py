@@ -66,7 +66,9 @@ class DenseLinear(Predicting, nn.Module):
     @classmethod
     def from_linear(cls, linear: nn.Linear, *, ignore_index: int = IGNORE_INDEX) -> Self:
         """A layer that starts from a copy of the weights of `linear`."""
-        layer = cls(linear.in_features, linear.out_features, device="meta", ignore_index=ignore_index)
+        layer = cls(
+            linear.in_features, linear.out_features, device="meta", ignore_index=ignore_index
+        )
         layer.linear = _copy_of(linear)
         return layer
 
@@ -78,7 +80,13 @@ class DenseLinear(Predicting, nn.Module):
 
 def _copy_of(linear: nn.Linear) -> nn.Linear:
     weight, bias = linear.weight, linear.bias
-    copy = nn.Linear(linear.in_features, linear.out_features, bias=bias is not None, device="meta", dtype=weight.dtype)
+    copy = nn.Linear(
+        linear.in_features,
+        linear.out_features,
+        bias=bias is not None,
+        device="meta",
+        dtype=weight.dtype,
+    )
     copy.weight = nn.Parameter(weight.detach().clone())
     if bias is not None:
         copy.bias = nn.Parameter(bias.detach().clone())

@@ -113,7 +113,9 @@ class FactoredLinear(Predicting, PortableWeight):
         anchor = self._anchor(tape) if torch.is_grad_enabled() and self.V.requires_grad else None
         if self.uses_kernels:
             columns = target_columns(target, len(h), self.num_classes)
-            scores, mean, scatter, valid = KernelStatistics.apply(h, anchor, columns, self.ignore_index, tape)  # type: ignore[no-untyped-call]
+            scores, mean, scatter, valid = KernelStatistics.apply(
+                h, anchor, columns, self.ignore_index, tape
+            )  # type: ignore[no-untyped-call]
         else:
             scores, mean, scatter, valid = self._torch_statistics(h, anchor, target, tape)
         return SphericalStats.from_moments(
@@ -131,7 +133,9 @@ class FactoredLinear(Predicting, PortableWeight):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         parse = checked_targets if self.waits_for_device else parse_targets
         targets = parse(target, len(h), self.num_classes, self.ignore_index)
-        places = nonzero_places(targets.valid) if self.waits_for_device else all_places(targets.valid)
+        places = (
+            nonzero_places(targets.valid) if self.waits_for_device else all_places(targets.valid)
+        )
         rows = self.V.detach()[targets.index.flatten()[places]]
         scores, mean, scatter = FactoredStatistics.apply(h, anchor, rows, places, targets, tape)  # type: ignore[no-untyped-call]
         return scores, mean, scatter, targets.valid
@@ -147,7 +151,9 @@ class FactoredLinear(Predicting, PortableWeight):
     def to_linear(self) -> nn.Linear:
         """An `nn.Linear` with the same weights, to export or to go on with another loss or optimizer."""
         full = self.materialised()
-        linear = nn.Linear(self.in_features, self.num_classes, bias=self.has_bias, device="meta", dtype=full.dtype)
+        linear = nn.Linear(
+            self.in_features, self.num_classes, bias=self.has_bias, device="meta", dtype=full.dtype
+        )
         linear.weight = nn.Parameter(full[:, : self.in_features].contiguous())
         if self.has_bias:
             linear.bias = nn.Parameter(full[:, -1].contiguous())
@@ -166,7 +172,9 @@ class FactoredLinear(Predicting, PortableWeight):
         options = {"dtype": weight.dtype} | options
         device = options.pop("device", None) or weight.device
         # Made without memory first: random weights and their Gram matrix would only be thrown away.
-        blank = cls(linear.in_features, linear.out_features, bias=bias is not None, device="meta", **options)
+        blank = cls(
+            linear.in_features, linear.out_features, bias=bias is not None, device="meta", **options
+        )
         layer = blank.to_empty(device=device)
         layer.V[:, : linear.in_features].copy_(weight)
         if bias is not None:
@@ -175,10 +183,14 @@ class FactoredLinear(Predicting, PortableWeight):
         return layer
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        super()._load_from_state_dict(self._in_factors(state_dict, prefix, errors=args[-1]), prefix, *args)
+        super()._load_from_state_dict(
+            self._in_factors(state_dict, prefix, errors=args[-1]), prefix, *args
+        )
 
     @torch.no_grad()
-    def _in_factors(self, state_dict: dict[str, Any], prefix: str, errors: list[str]) -> dict[str, Any]:
+    def _in_factors(
+        self, state_dict: dict[str, Any], prefix: str, errors: list[str]
+    ) -> dict[str, Any]:
         """A checkpoint that has an `nn.Linear` in place of this layer, with V and its factors instead."""
         weight, bias = (state_dict.get(prefix + name) for name in ("weight", "bias"))
         if weight is None or prefix + "V" in state_dict:
@@ -188,9 +200,15 @@ class FactoredLinear(Predicting, PortableWeight):
             V = weight if bias is None else torch.cat((weight, bias[:, None]), dim=1)
             own = dict(zip(("V", *Factors._fields), (V, *self._plain_factors(V)), strict=True))
         else:
-            errors.append(f"{prefix}weight is that of an nn.Linear, which is taken as W, but {misfit}")
+            errors.append(
+                f"{prefix}weight is that of an nn.Linear, which is taken as W, but {misfit}"
+            )
             own = self.state_dict()
-        others = {key: value for key, value in state_dict.items() if key not in (prefix + "weight", prefix + "bias")}
+        others = {
+            key: value
+            for key, value in state_dict.items()
+            if key not in (prefix + "weight", prefix + "bias")
+        }
         return others | {prefix + name: tensor for name, tensor in own.items()}
 
     def _misfit(self, weight: Tensor, bias: Tensor | None) -> str | None:

@@ -42,7 +42,9 @@ def fault_error(fault: Fault, safe_lr: float, num_classes: int) -> ValueError:
             "weights of this one are finite"
         )
     if Fault.GRADIENT in fault:
-        stable = f" (with lr <= {safe_lr:.3g} this step is stable)" if 0 < safe_lr < math.inf else ""
+        stable = (
+            f" (with lr <= {safe_lr:.3g} this step is stable)" if 0 < safe_lr < math.inf else ""
+        )
         return RefusedStepError(
             "step refused, the layer is unchanged: the gradient has a NaN or an infinity, or the step would overflow "
             f"the weights; lower the learning rate{stable}, clip the gradient, or drop it with zero_grad() and go on",
@@ -68,12 +70,16 @@ class DeviceReports:
 
     def __init__(self) -> None:
         self._pending: deque[tuple[Tensor, torch.cuda.Event]] = deque()
-        self._idle: list[tuple[Tensor, torch.cuda.Event]] = []  # pinned memory is slow to come by: it is used again
+        self._idle: list[
+            tuple[Tensor, torch.cuda.Event]
+        ] = []  # pinned memory is slow to come by: it is used again
         self._replays = 0
 
     def push(self, report: Tensor) -> None:
         """Send a report on its way."""
-        landing, event = self._idle.pop() if self._idle else (_pinned_like(report), torch.cuda.Event())
+        landing, event = (
+            self._idle.pop() if self._idle else (_pinned_like(report), torch.cuda.Event())
+        )
         landing.copy_(report, non_blocking=True)
         event.record(torch.cuda.current_stream(report.device))
         self._pending.append((landing, event))

@@ -24,7 +24,10 @@ def stamps(V: Tensor, factors: Factors) -> tuple[Stamp, ...]:
 
     Kernels and replays of graphs are not counted, nor is what is written through `.data`.
     """
-    return tuple((tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version) for tensor in (V, *factors))
+    return tuple(
+        (tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version)
+        for tensor in (V, *factors)
+    )
 
 
 def is_plain(factors: Factors) -> bool:
@@ -42,8 +45,14 @@ def is_one_matrix(V: Tensor, factors: Factors) -> bool:
     """
     directions = _directions(factors.U)
     with exact_products(V.device.type):
-        expected_mean, expected_scatter = factors.wbar @ directions, (directions * (factors.gram @ directions)).sum(0)
-        shift, through = factors.omega @ directions - expected_mean, (factors.U @ directions).to(V.dtype)
+        expected_mean, expected_scatter = (
+            factors.wbar @ directions,
+            (directions * (factors.gram @ directions)).sum(0),
+        )
+        shift, through = (
+            factors.omega @ directions - expected_mean,
+            (factors.U @ directions).to(V.dtype),
+        )
         offset, scatter = torch.zeros_like(shift), torch.zeros_like(shift)
         for rows in V.split(_ROWS):
             off = (rows @ through).to(shift.dtype) + shift
@@ -53,11 +62,15 @@ def is_one_matrix(V: Tensor, factors: Factors) -> bool:
     row_squares = factors.gram.trace() / classes + factors.wbar.square().sum()
     rounding = _ROUNDING * (row_squares * directions.square().sum(0)).sqrt()
     misfit = (offset / classes).abs() > _FIT * (expected_scatter / classes).sqrt() + rounding
-    misfit |= (scatter - expected_scatter).abs() > _FIT * expected_scatter + classes * rounding.square()
+    misfit |= (
+        scatter - expected_scatter
+    ).abs() > _FIT * expected_scatter + classes * rounding.square()
     return not bool((misfit & scatter.isfinite() & expected_scatter.isfinite()).any())
 
 
 def _directions(like: Tensor) -> Tensor:  # (H, H) -> (H, n)
     """The same every time, and no favourites of anybody's weights."""
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(len(like), _DIRECTIONS, generator=generator, dtype=torch.float64, device="cpu").to(like)
+    return torch.randn(
+        len(like), _DIRECTIONS, generator=generator, dtype=torch.float64, device="cpu"
+    ).to(like)

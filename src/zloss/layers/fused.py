@@ -20,7 +20,9 @@ class FusedFactors:
         width = len(factors.U)
         self._kernels = kernels.load("factored_update")
         self.pack = torch.empty(3, width, width, dtype=product_dtype, device=factors.U.device)
-        self.report = torch.zeros(self._kernels.report_length(width), dtype=torch.float64, device=factors.U.device)
+        self.report = torch.zeros(
+            self._kernels.report_length(width), dtype=torch.float64, device=factors.U.device
+        )
         self.refresh_(factors)
 
     def refresh_(self, factors: Factors) -> None:
@@ -28,12 +30,20 @@ class FusedFactors:
         self._kernels.refresh_(self.pack, factors.gram, factors.U, factors.U_inv)
 
     def step_(
-        self, V: Tensor, factors: Factors, fault: Tensor, grad: RecordedGradient, lr: float, weight_decay: float
+        self,
+        V: Tensor,
+        factors: Factors,
+        fault: Tensor,
+        grad: RecordedGradient,
+        lr: float,
+        weight_decay: float,
     ) -> None:
         """Change V and the factors in place, or set a fault and change nothing."""
         f = factors
         self._kernels.step_(
-            self._kernels.State(V, f.U, f.U_inv, f.omega, f.wbar, f.gram, self.pack, fault, self.report),
+            self._kernels.State(
+                V, f.U, f.U_inv, f.omega, f.wbar, f.gram, self.pack, fault, self.report
+            ),
             self._kernels.Batch(
                 *(part.to(self.pack.dtype) for part in (grad.h, grad.hg)),
                 *(part.double() for part in (grad.mean, grad.curvature, grad.mean_grad)),

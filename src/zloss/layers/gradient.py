@@ -47,7 +47,9 @@ class RecordedGradient:
     def sum_grad(self) -> Tensor:  # (B,) g_s = dL/ds at fixed q
         return self.mean_grad - self.curvature * self.mean
 
-    def centred_target_rows(self, wbar: Tensor) -> Tensor:  # (B, H) T = sum over the targets of dL/do_t (W_t - wbar)
+    def centred_target_rows(
+        self, wbar: Tensor
+    ) -> Tensor:  # (B, H) T = sum over the targets of dL/do_t (W_t - wbar)
         return self.target_rows - self.target_grad_sum[:, None] * wbar
 
     def scaled(self, factor: Tensor | float) -> "RecordedGradient":
@@ -70,7 +72,9 @@ class RecordedGradient:
         return torch.stack([part.isfinite().all() for part in parts]).all()
 
     @cached_property  # a step asks twice
-    def entries(self) -> tuple[Tensor, Tensor, Tensor]:  # (N,) rows of the batch, (N,) classes, (N,) gradients
+    def entries(
+        self,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # (N,) rows of the batch, (N,) classes, (N,) gradients
         """The nonzero elements of Y. On a GPU, which would have to be waited for to know them, all that may be."""
         grad = self.target_grad
         places = nonzero_places(grad) if grad.device.type == "cpu" else all_places(grad)

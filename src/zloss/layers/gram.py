@@ -48,7 +48,9 @@ class GramLinear(DenseLinear):
         scores, mean, scatter = GramStatistics.apply(h, columns, targets)  # type: ignore[no-untyped-call]
         valid = targets.valid.reshape(target.shape)
         own, ignored = scores.reshape(target.shape), self.ignore_index
-        return SphericalStats.from_moments(own, mean, scatter, self.num_classes, valid=valid, ignore_index=ignored)
+        return SphericalStats.from_moments(
+            own, mean, scatter, self.num_classes, valid=valid, ignore_index=ignored
+        )
 
 
 class GramStatistics(torch.autograd.Function):
@@ -64,7 +66,9 @@ class GramStatistics(torch.autograd.Function):
         with exact_products(h.device.type):
             state_dtype = torch.promote_types(finest_dtype(h.device), weight.dtype)
             product_dtype = default_product_dtype(h.device, weight.dtype)
-            wbar, gram = centred_moments(weight, state_dtype, product_dtype, block_bytes=_BLOCK_BYTES)
+            wbar, gram = centred_moments(
+                weight, state_dtype, product_dtype, block_bytes=_BLOCK_BYTES
+            )
             hs = with_bias_column(h.to(state_dtype), weight.shape[1])
             hg, mean = hs @ gram, hs @ wbar
             rows = weight[targets.index]  # (B, K, H)
@@ -78,7 +82,9 @@ class GramStatistics(torch.autograd.Function):
 
     @staticmethod
     @first_derivatives_only
-    def backward(ctx: Any, score_grad: Tensor, mean_grad: Tensor, scatter_grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, score_grad: Tensor, mean_grad: Tensor, scatter_grad: Tensor
+    ) -> tuple[Tensor | None, ...]:
         weight, hs, hg, wbar, rows, index, valid = ctx.saved_tensors
         target_grad = torch.where(valid, score_grad.to(hs.dtype), 0)
         mean_grad, curvature = mean_grad.to(hs.dtype), 2 * scatter_grad.to(hs.dtype)

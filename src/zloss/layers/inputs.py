@@ -22,7 +22,9 @@ _BATCH_FAULTS = (Fault.TARGET, Fault.HIDDEN)
 
 def check_sizes(in_features: int, num_classes: int) -> None:
     """Refuse a layer that there cannot be."""
-    are_whole = all(isinstance(size, Integral) for size in (in_features, num_classes))  # numpy's too, but not 1e6
+    are_whole = all(
+        isinstance(size, Integral) for size in (in_features, num_classes)
+    )  # numpy's too, but not 1e6
     if not are_whole or in_features < 1 or num_classes < 2:
         raise ValueError(
             f"expected whole numbers in_features >= 1 and num_classes >= 2, got {in_features!r} and {num_classes!r}"
@@ -33,14 +35,22 @@ def check_hidden(h: Tensor, in_features: int, weight: Tensor) -> None:
     """Refuse a hidden batch of the wrong kind, shape, device or dtype for a layer with this weight."""
     if not isinstance(h, Tensor) or not h.is_floating_point():
         got = f"dtype {h.dtype}" if isinstance(h, Tensor) else type(h).__name__
-        raise ValueError(f"h must be a floating-point tensor of shape (B, {in_features}), got {got}")
+        raise ValueError(
+            f"h must be a floating-point tensor of shape (B, {in_features}), got {got}"
+        )
     if h.dim() != 2 or h.shape[1] != in_features:
-        hint = "; flatten leading dimensions first, and those of the target with them" if h.dim() > 2 else ""
+        hint = (
+            "; flatten leading dimensions first, and those of the target with them"
+            if h.dim() > 2
+            else ""
+        )
         raise ValueError(f"h must have shape (B, {in_features}), got {tuple(h.shape)}{hint}")
     if h.device != weight.device:
         raise ValueError(f"h is on {h.device} but the layer is on {weight.device}")
     if torch.promote_types(h.dtype, weight.dtype) != weight.dtype:
-        raise ValueError(f"h has dtype {h.dtype} but the layer holds {weight.dtype}: convert one of them")
+        raise ValueError(
+            f"h has dtype {h.dtype} but the layer holds {weight.dtype}: convert one of them"
+        )
 
 
 def check_same_device(h: Tensor, target: Any) -> None:
@@ -66,7 +76,9 @@ class Doorkeeper:
 
     def __init__(self, num_classes: int, ignore_index: int) -> None:
         self.num_classes, self.ignore_index = num_classes, ignore_index
-        self._faults: Tensor | None = None  # (2,) bool on the device: which of `_BATCH_FAULTS` have occurred
+        self._faults: Tensor | None = (
+            None  # (2,) bool on the device: which of `_BATCH_FAULTS` have occurred
+        )
         self._reports = DeviceReports()
 
     def admit(self, h: Tensor, target: Tensor, weight: Tensor) -> Admitted:
@@ -76,7 +88,9 @@ class Doorkeeper:
         # Autocast converts both sides of a product, but leaves float64 alone.
         if not torch.is_autocast_enabled(h.device.type) or weight.dtype == torch.float64:
             h = h.to(weight.dtype)
-        return self._admit_later(h, target) if h.device.type == "cuda" else self._admit_now(h, target)
+        return (
+            self._admit_later(h, target) if h.device.type == "cuda" else self._admit_now(h, target)
+        )
 
     def raise_faults(self) -> None:
         """Raise the error of a batch that was refused on the device and not reported yet. Waits for it."""
@@ -99,8 +113,13 @@ class Doorkeeper:
 
     def _report(self, faults: Tensor) -> None:
         if self._faults is None or self._faults.device != faults.device:
-            with torch.inference_mode(False):  # or training could not write to them, where a validation comes first
-                self._faults, self._reports = torch.zeros_like(faults), DeviceReports()  # both belong to a device
+            with torch.inference_mode(
+                False
+            ):  # or training could not write to them, where a validation comes first
+                self._faults, self._reports = (
+                    torch.zeros_like(faults),
+                    DeviceReports(),
+                )  # both belong to a device
         self._faults.logical_or_(faults)
         if is_capturing():
             note_captured(self)  # replays leave their faults there, for `after_replay` to find
@@ -111,7 +130,10 @@ class Doorkeeper:
 
     def after_replay(self) -> None:
         """Look for faults that the replays of a captured step have left."""
-        if self._faults is not None and (report := self._reports.after_replay(self._faults)) is not None:
+        if (
+            self._faults is not None
+            and (report := self._reports.after_replay(self._faults)) is not None
+        ):
             self._raise_first(report.tolist())
 
     def _raise_first(self, faults: Sequence[float]) -> None:

@@ -26,7 +26,11 @@ class PortableWeight(FactoredWeight):
         """Move or convert: V as asked, the state with it but in a dtype of its own (a round trip must not blunt it)."""
         check_dtypes(fn(torch.empty(0, dtype=self.V.dtype, device=self.V.device)).dtype, None, None)
         fits, has_gradient = self._settles_before_it_leaves(), self._has_gradient()
-        before, kind, place = self.factors()._asdict(), (self.V.device, self.V.dtype), self.V.data_ptr()
+        before, kind, place = (
+            self.factors()._asdict(),
+            (self.V.device, self.V.dtype),
+            self.V.data_ptr(),
+        )
         # The state goes on its own, below: where it goes, there may be no float64 to put it in.
         super()._apply(lambda tensor: fn(tensor.to(self.V.dtype)), recurse)  # type: ignore[no-untyped-call]
         for name, tensor in before.items():
@@ -35,10 +39,15 @@ class PortableWeight(FactoredWeight):
         if kind != (self.V.device, self.V.dtype):  # else a captured step goes on with what there is
             self._fused = None
             self._report = self._empty_report()
-            self._reports = DeviceReports()  # what the old one keeps to use again is of another length or device
+            self._reports = (
+                DeviceReports()
+            )  # what the old one keeps to use again is of another length or device
         if (*kind, place) != (self.V.device, self.V.dtype, self.V.data_ptr()):
             if has_gradient:
-                warnings.warn("the gradient recorded for this layer was lost as it was moved: step first", stacklevel=2)
+                warnings.warn(
+                    "the gradient recorded for this layer was lost as it was moved: step first",
+                    stacklevel=2,
+                )
             self._forget_history()
         self._restore_mark()
         if fits and self.V.dtype.itemsize > kind[1].itemsize and not self.V.is_meta:
@@ -50,7 +59,12 @@ class PortableWeight(FactoredWeight):
     def __getstate__(self) -> dict[str, Any]:
         self._settles_before_it_leaves()
         # A copy has no gradient, as with torch's parameters, and no part in what this layer has under way on a device.
-        nothing: dict[str, Any] = {"_records": [], "_captured_records": [], "_fused": None, "_mark": None}
+        nothing: dict[str, Any] = {
+            "_records": [],
+            "_captured_records": [],
+            "_fused": None,
+            "_mark": None,
+        }
         return self.__dict__ | nothing | {"_reports": DeviceReports()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -59,10 +73,14 @@ class PortableWeight(FactoredWeight):
         self._is_copy = self._is_unproven = True
         self._stamps = self._current_stamps()
 
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
         before, now = self._stamps, self._current_stamps()
         self._settles_before_it_leaves()
-        if now[1:] == before[1:]:  # who goes on to write to the factors too must be found to have written to all
+        if (
+            now[1:] == before[1:]
+        ):  # who goes on to write to the factors too must be found to have written to all
             self._stamps = (before[0], *self._stamps[1:])
         super()._save_to_state_dict(destination, prefix, keep_vars)
         del destination[prefix + "gradient_mark"]
@@ -72,15 +90,28 @@ class PortableWeight(FactoredWeight):
         shapes = {key: getattr(state_dict.get(key), "shape", None) for key in own}
         fitting = {key: tensor for key, tensor in own.items() if tensor.shape == shapes[key]}
         kept = {prefix + "gradient_mark": self.gradient_mark.detach()}
-        blunt = {key: state_dict[key].to(own[key].dtype) for key in fitting if state_dict[key].dtype.itemsize < 4}
+        blunt = {
+            key: state_dict[key].to(own[key].dtype)
+            for key in fitting
+            if state_dict[key].dtype.itemsize < 4
+        }
         kept |= blunt
-        is_coarse = any(state_dict[key].dtype.itemsize < tensor.dtype.itemsize for key, tensor in fitting.items())
+        is_coarse = any(
+            state_dict[key].dtype.itemsize < tensor.dtype.itemsize
+            for key, tensor in fitting.items()
+        )
         fault = "they load together" if 0 < len(fitting) < len(own) else None
-        if len(fitting) == len(own) and not blunt and not _make_one_matrix([state_dict[key] for key in own]):
+        if (
+            len(fitting) == len(own)
+            and not blunt
+            and not _make_one_matrix([state_dict[key] for key in own])
+        ):
             fault = "these do not, as when factors are averaged"
         if fault is not None:
             kept |= fitting
-            args[-1].append(f"V and its factors make one matrix: {fault}, so none of them was loaded")
+            args[-1].append(
+                f"V and its factors make one matrix: {fault}, so none of them was loaded"
+            )
         super()._load_from_state_dict(state_dict | kept, prefix, *args)
         self._restore_mark()
         self._refresh_copies()
@@ -115,5 +146,7 @@ class PortableWeight(FactoredWeight):
 
 def _make_one_matrix(loaded: list[Tensor]) -> bool:
     V, *factors = (tensor.detach() for tensor in loaded)
-    on_device = Factors(*(factor.to(V.device, torch.promote_types(factor.dtype, V.dtype)) for factor in factors))
+    on_device = Factors(
+        *(factor.to(V.device, torch.promote_types(factor.dtype, V.dtype)) for factor in factors)
+    )
     return V.is_meta or is_one_matrix(V, on_device)

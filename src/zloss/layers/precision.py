@@ -34,9 +34,15 @@ def default_product_dtype(device: torch.device, dtype: torch.dtype) -> torch.dty
     return dtype
 
 
-def check_dtypes(dtype: torch.dtype, state_dtype: torch.dtype | None, product_dtype: torch.dtype | None) -> None:
+def check_dtypes(
+    dtype: torch.dtype, state_dtype: torch.dtype | None, product_dtype: torch.dtype | None
+) -> None:
     """Refuse what cannot hold small updates, and state or products that are coarser than the weights."""
-    for name, value in (("dtype", dtype), ("state_dtype", state_dtype), ("product_dtype", product_dtype)):
+    for name, value in (
+        ("dtype", dtype),
+        ("state_dtype", state_dtype),
+        ("product_dtype", product_dtype),
+    ):
         if value not in (torch.float32, torch.float64, None):
             raise ValueError(
                 f"{name} must be torch.float32 or torch.float64, got {value}; "
@@ -65,7 +71,9 @@ def tf32_parts(x: Tensor) -> tuple[Tensor, Tensor]:
 def tf32_products(wanted: bool = True) -> Iterator[None]:
     """Matrix products on a GPU in TF32 where that is wanted, and as they would be otherwise."""
     switches: Any = torch.backends
-    has_new_switch = hasattr(switches, "fp32_precision")  # torch 2.9; it must not be mixed with the old one
+    has_new_switch = hasattr(
+        switches, "fp32_precision"
+    )  # torch 2.9; it must not be mixed with the old one
     name, tf32 = ("fp32_precision", "tf32") if has_new_switch else ("allow_tf32", True)
     matmul = switches.cuda.matmul
     before = getattr(matmul, name)
@@ -87,13 +95,19 @@ def exact_products(device_type: str) -> Iterator[None]:
 
     A user may well want those for the rest of the network; an update that is to be exact cannot use them.
     """
-    no_autocast = nullcontext() if device_type == "meta" else torch.autocast(device_type, enabled=False)
+    no_autocast = (
+        nullcontext() if device_type == "meta" else torch.autocast(device_type, enabled=False)
+    )
     with _full_float32(), no_autocast:
         yield
 
 
 def _full_float32() -> AbstractContextManager[None]:
-    return _full_float32_by_backend() if hasattr(torch.backends, "fp32_precision") else _full_float32_legacy()
+    return (
+        _full_float32_by_backend()
+        if hasattr(torch.backends, "fp32_precision")
+        else _full_float32_legacy()
+    )
 
 
 @contextmanager
@@ -101,7 +115,11 @@ def _full_float32_by_backend() -> Iterator[None]:
     # Each backend by itself: torch's older global switch refuses to work once a user has set a backend's own.
     switches: Any = torch.backends
     backends = [switches.cuda.matmul, switches.mkldnn.matmul]
-    coarse = [(backend, backend.fp32_precision) for backend in backends if backend.fp32_precision in ("tf32", "bf16")]
+    coarse = [
+        (backend, backend.fp32_precision)
+        for backend in backends
+        if backend.fp32_precision in ("tf32", "bf16")
+    ]
     for backend, _ in coarse:
         backend.fp32_precision = "ieee"
     try:

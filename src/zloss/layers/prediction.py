@@ -28,13 +28,17 @@ class Predicting(ABC):
             return self.scores(h).all()
 
     @torch.no_grad()
-    def topk(self, h: Tensor, k: int, *, block_size: int | None = None) -> tuple[Tensor, Tensor]:  # (B, k), (B, k)
+    def topk(
+        self, h: Tensor, k: int, *, block_size: int | None = None
+    ) -> tuple[Tensor, Tensor]:  # (B, k), (B, k)
         """Scores and classes of the k best classes, best first, in blocks of `block_size` classes."""
         with _exact_products_of(h):
             return self.scores(h).topk(k, block_size)
 
     @torch.no_grad()
-    def rank(self, h: Tensor, target: Tensor, *, block_size: int | None = None) -> Tensor:  # as target
+    def rank(
+        self, h: Tensor, target: Tensor, *, block_size: int | None = None
+    ) -> Tensor:  # as target
         """1 + the number of classes that score strictly higher than the target; 0 for an ignored target."""
         with _exact_products_of(h):
             scores = self.scores(h)

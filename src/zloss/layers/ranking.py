@@ -72,13 +72,19 @@ class Scores(ABC):
         """The whole matrix."""
         return self.block(0, self.num_classes)
 
-    def topk(self, k: int, block_size: int | None = None) -> tuple[Tensor, Tensor]:  # (B, k), (B, k)
+    def topk(
+        self, k: int, block_size: int | None = None
+    ) -> tuple[Tensor, Tensor]:  # (B, k), (B, k)
         """Values and classes of the k best scores of each row, best first."""
         if not 1 <= k <= self.num_classes:
-            raise ValueError(f"k must be between 1 and the number of classes, {self.num_classes}, got {k}")
+            raise ValueError(
+                f"k must be between 1 and the number of classes, {self.num_classes}, got {k}"
+            )
         width = self._checked_width(block_size)
         best = [part._topk_of_rows(k, width) for part in self._row_parts(width)]
-        return torch.cat([values for values, _ in best]), torch.cat([classes for _, classes in best])
+        return torch.cat([values for values, _ in best]), torch.cat(
+            [classes for _, classes in best]
+        )
 
     def rank(self, targets: Targets, block_size: int | None = None) -> Tensor:  # (B, K)
         """Rank of each target among all classes; 0 for an ignored target."""
@@ -94,7 +100,9 @@ class Scores(ABC):
 
     def of_targets(self, index: Tensor) -> Tensor:  # (B, K) -> (B, K)
         """The scores of K classes per row."""
-        parts = zip(self._row_parts(self._checked_width(None)), index.split(self._rows_at_once), strict=True)
+        parts = zip(
+            self._row_parts(self._checked_width(None)), index.split(self._rows_at_once), strict=True
+        )
         return torch.cat([part.own(index) for part, index in parts])
 
     def _checked_width(self, block_size: int | None) -> int:
@@ -134,7 +142,9 @@ class Scores(ABC):
     def _rank_of_rows(self, index: Tensor, width: int) -> Tensor:
         own = self.own(index)
         if own.isnan().any():  # no score is higher than NaN: every target would rank first
-            raise ValueError("the score of a target is NaN, which has no rank: have the weights diverged?")
+            raise ValueError(
+                "the score of a target is NaN, which has no rank: have the weights diverged?"
+            )
         higher = torch.zeros_like(index)
         for start, scores in self._blocks(width):
             _count_higher_(higher, scores, own, index, start)
@@ -189,7 +199,9 @@ class LinearScores(Scores):
 
     def in_blocks_of(self, width: int) -> "LinearScores":
         split = _repeated_high(self.queries) if splits_pay(self.queries) else None
-        return replace(self, width=max(_LEAST_COLUMNS, min(width, self.num_classes)), split_queries=split)
+        return replace(
+            self, width=max(_LEAST_COLUMNS, min(width, self.num_classes)), split_queries=split
+        )
 
     @property
     def _rows_at_once(self) -> int:
@@ -211,7 +223,11 @@ class LinearScores(Scores):
     def _product(self, keys: Tensor) -> Tensor:  # (n, H) -> (B, n)
         missing = 0 if self.width is None else self.width - len(keys)
         if missing > 0:
-            return replace(self, width=None)._product(F.pad(keys, (0, 0, 0, missing)))[:, : len(keys)].contiguous()
+            return (
+                replace(self, width=None)
+                ._product(F.pad(keys, (0, 0, 0, missing)))[:, : len(keys)]
+                .contiguous()
+            )
         if self.split_queries is None:
             return self.queries @ keys.T
         high, low = tf32_parts(keys)
@@ -249,11 +265,15 @@ def _count_higher_(
 def _higher_by_search(scores: Tensor, own: Tensor) -> Tensor:  # (B, N), (B, K) -> (B, K)
     """How many of the scores are higher: each finds its place among the targets, which takes log K comparisons."""
     ordered, order = own.sort(1)
-    places = torch.searchsorted(ordered, scores.contiguous())  # how many targets are lower than a score: K for NaN
+    places = torch.searchsorted(
+        ordered, scores.contiguous()
+    )  # how many targets are lower than a score: K for NaN
     rows, size = len(own), own.shape[1] + 1
     places += size * torch.arange(rows, device=own.device)[:, None]
     counts = places.flatten().bincount(minlength=rows * size).view(rows, size)
-    beaten = counts.flip(1).cumsum(1).flip(1)[:, 1:]  # the i-th lowest target is, by all scores with a place from i on
+    beaten = (
+        counts.flip(1).cumsum(1).flip(1)[:, 1:]
+    )  # the i-th lowest target is, by all scores with a place from i on
     return torch.empty_like(beaten).scatter_(1, order, beaten)
 
 

@@ -22,7 +22,10 @@ class GradientMark(nn.Parameter):
     @classmethod
     def like(cls, weight: Tensor) -> "GradientMark":
         """One for a layer with this weight."""
-        return cls(torch.zeros(1, device=weight.device, dtype=weight.dtype), requires_grad=weight.requires_grad)
+        return cls(
+            torch.zeros(1, device=weight.device, dtype=weight.dtype),
+            requires_grad=weight.requires_grad,
+        )
 
 
 class RecordsGradients(nn.Module):
@@ -73,7 +76,11 @@ class RecordsGradients(nn.Module):
     def _intact_mark(self) -> Tensor:
         """The last one until somebody writes to it: in a graph, a launch to make another would delay every step."""
         mark, own = self._mark, self.gradient_mark
-        if mark is None or mark._version != self._mark_version or (mark.device, mark.dtype) != (own.device, own.dtype):
+        if (
+            mark is None
+            or mark._version != self._mark_version
+            or (mark.device, mark.dtype) != (own.device, own.dtype)
+        ):
             mark = self._mark = torch.full_like(own, _MARK)
             self._mark_version = mark._version
         return mark
@@ -119,5 +126,8 @@ class RecordsGradients(nn.Module):
 
     def _restore_mark(self) -> None:
         """After torch has made a plain parameter of it, or has given memory to a layer that had none."""
-        if not isinstance(self.gradient_mark, GradientMark) or self.gradient_mark.device != self.V.device:
+        if (
+            not isinstance(self.gradient_mark, GradientMark)
+            or self.gradient_mark.device != self.V.device
+        ):
             self.gradient_mark = GradientMark.like(self.V)

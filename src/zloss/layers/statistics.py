@@ -40,7 +40,9 @@ class Tape:
         self._record = record
 
     def take(self) -> RecordedGradient:
-        assert self._record is not None, "autograd accumulates after backward, and backward puts a record here"
+        assert self._record is not None, (
+            "autograd accumulates after backward, and backward puts a record here"
+        )
         record, self._record = self._record, None
         return record
 
@@ -52,7 +54,8 @@ class FactoredStatistics(torch.autograd.Function):
     def forward(
         ctx: Any,
         h: Tensor,  # (B, H)
-        anchor: Tensor | None,  # (0,) takes part so that backward runs even where h needs no gradient
+        anchor: Tensor
+        | None,  # (0,) takes part so that backward runs even where h needs no gradient
         rows: Tensor,  # (N, H) the rows of V of those targets
         places: Tensor,  # (N,) that have these places among all, of which there are B K
         targets: Targets,
@@ -69,10 +72,13 @@ class FactoredStatistics(torch.autograd.Function):
             scatter = (hs * hg).sum(1).clamp_min(0)
             row = places // targets.shape[1]
             own = (rows * hu[row]).sum(-1, dtype=hs.dtype) + (hs @ f.omega)[row]
-        scores = own.new_zeros(targets.valid.numel()).index_copy_(0, places, own).reshape(targets.shape)
+        scores = (
+            own.new_zeros(targets.valid.numel()).index_copy_(0, places, own).reshape(targets.shape)
+        )
         moments = (mean + scatter).to(rows.dtype)  # which may overflow what holds them
         refused = tape.weight.inspect(
-            Fault.TARGET.value * targets.out_of_range + Fault.HIDDEN.value * ~moments.isfinite().all()
+            Fault.TARGET.value * targets.out_of_range
+            + Fault.HIDDEN.value * ~moments.isfinite().all()
         )
         ctx.save_for_backward(hs, hg, hu, mean, rows, places, targets.index, targets.valid, refused)
         ctx.tape, ctx.h_dtype, ctx.h_width = tape, h.dtype, h.shape[1]
@@ -82,7 +88,9 @@ class FactoredStatistics(torch.autograd.Function):
 
     @staticmethod
     @first_derivatives_only
-    def backward(ctx: Any, score_grad: Tensor, mean_grad: Tensor, scatter_grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, score_grad: Tensor, mean_grad: Tensor, scatter_grad: Tensor
+    ) -> tuple[Tensor | None, ...]:
         hs, hg, hu, mean, rows, places, index, valid, refused = ctx.saved_tensors
         ctx.tape.check_unchanged()
         f, num_classes = ctx.tape.weight.factors(), len(ctx.tape.weight.V)
@@ -90,11 +98,23 @@ class FactoredStatistics(torch.autograd.Function):
         mean_grad, curvature = mean_grad.to(hs.dtype), 2 * scatter_grad.to(hs.dtype)
         with exact_products(hs.device.type):
             own = rows * target_grad.flatten()[places][:, None]
-            weighted = torch.zeros_like(hs).index_add_(0, places // index.shape[1], own).to(hg.dtype)
+            weighted = (
+                torch.zeros_like(hs).index_add_(0, places // index.shape[1], own).to(hg.dtype)
+            )
             target_rows = weighted @ f.U.to(hg.dtype) + target_grad.sum(1)[:, None] * f.omega
         grad_h = curvature[:, None] * hg + mean_grad[:, None] * f.wbar + target_rows
         ctx.tape.put(
-            RecordedGradient(hs, hg, hu, mean, curvature, mean_grad / num_classes, index, target_grad, target_rows)
+            RecordedGradient(
+                hs,
+                hg,
+                hu,
+                mean,
+                curvature,
+                mean_grad / num_classes,
+                index,
+                target_grad,
+                target_rows,
+            )
         )
         # The layers below must not learn from a batch that this one refused.
         grad_h = torch.where(refused, 0, grad_h[:, : ctx.h_width])
@@ -138,7 +158,11 @@ class KernelStatistics(torch.autograd.Function):
     @staticmethod
     @first_derivatives_only
     def backward(
-        ctx: Any, score_grad: Tensor | None, mean_grad: Tensor | None, scatter_grad: Tensor | None, _: None
+        ctx: Any,
+        score_grad: Tensor | None,
+        mean_grad: Tensor | None,
+        scatter_grad: Tensor | None,
+        _: None,
     ) -> tuple[Tensor | None, ...]:
         ctx.tape.check_unchanged()
         passed, f = ctx.kind(*ctx.saved_tensors), ctx.tape.weight.factors()

@@ -33,10 +33,14 @@ class Step(NamedTuple):
 
     factors: Factors
     rows: Tensor  # (B, H) H U_inv, with the new U_inv
-    k1_norm: Tensor  # () Frobenius norm of K1: P is far from singular while lr times it is well below 1
+    k1_norm: (
+        Tensor  # () Frobenius norm of K1: P is far from singular while lr times it is well below 1
+    )
 
 
-def exact_step(factors: Factors, grad: RecordedGradient, lr: float, weight_decay: float, num_classes: int) -> Step:
+def exact_step(
+    factors: Factors, grad: RecordedGradient, lr: float, weight_decay: float, num_classes: int
+) -> Step:
     """The step of dense SGD on W, applied to the factors. Changes nothing in place.
 
     Where P is singular `U_inv` and `rows` come out non-finite or huge; the other factors are right all the same.
@@ -47,7 +51,9 @@ def exact_step(factors: Factors, grad: RecordedGradient, lr: float, weight_decay
     U, gram, U_inv, rows, k1_norm = regime(factors, grad, lr, keep, num_classes)
     column = grad.curvature * (grad.h @ factors.omega) + grad.sum_grad
     omega = keep * factors.omega - lr * (grad.h.T @ column)
-    wbar = keep * factors.wbar - lr * (grad.h.T @ (grad.mean_grad + grad.target_grad_sum / num_classes))
+    wbar = keep * factors.wbar - lr * (
+        grad.h.T @ (grad.mean_grad + grad.target_grad_sum / num_classes)
+    )
     return Step(Factors(U, U_inv, omega, wbar, gram), rows, k1_norm)
 
 
@@ -60,7 +66,9 @@ def subtract_rows_(V: Tensor, grad: RecordedGradient, rows: Tensor, lr: float) -
 _Matrices = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # U, gram, U_inv, rows, k1_norm
 
 
-def _low_rank(f: Factors, grad: RecordedGradient, lr: float, keep: Tensor, num_classes: int) -> _Matrices:
+def _low_rank(
+    f: Factors, grad: RecordedGradient, lr: float, keep: Tensor, num_classes: int
+) -> _Matrices:
     dtype = grad.hg.dtype
     h, a = grad.h.to(dtype), grad.curvature.to(dtype)[:, None]
     ah, bend = a * h, a * grad.hg
@@ -83,15 +91,25 @@ def _low_rank(f: Factors, grad: RecordedGradient, lr: float, keep: Tensor, num_c
     return U, gram, U_inv, solved / keep, k1_norm
 
 
-def _full_rank(f: Factors, grad: RecordedGradient, lr: float, keep: Tensor, num_classes: int) -> _Matrices:
+def _full_rank(
+    f: Factors, grad: RecordedGradient, lr: float, keep: Tensor, num_classes: int
+) -> _Matrices:
     dtype, width = grad.hg.dtype, grad.h.shape[1]
     h = grad.h.to(dtype)
     y = grad.h.T @ grad.target_grad_sum
-    parts = grad.curvature[:, None] * grad.h, grad.centred_target_rows(f.wbar), grad.repeated_targets()
+    parts = (
+        grad.curvature[:, None] * grad.h,
+        grad.centred_target_rows(f.wbar),
+        grad.repeated_targets(),
+    )
     k1, r_t, n = (h.T @ torch.cat([part.to(dtype) for part in parts], dim=1)).split(width, dim=1)
     # The same change of gram as above, X + X^T, through H x H matrices.
     bent = f.gram.to(dtype) @ k1
-    x = lr * lr * (k1 @ (0.5 * bent + r_t.T) + 0.5 * (n - torch.outer(y, y).to(dtype) / num_classes))
+    x = (
+        lr
+        * lr
+        * (k1 @ (0.5 * bent + r_t.T) + 0.5 * (n - torch.outer(y, y).to(dtype) / num_classes))
+    )
     x -= (lr * keep).to(dtype) * (bent.T + r_t.T)
     gram = keep**2 * f.gram + (x + x.T)
     U = keep * f.U - lr * (f.U.to(dtype) @ k1)

@@ -30,7 +30,10 @@ _MAX_SCALE = 1e6
 # A host that runs ahead of its GPU sees the condition pass its limit late. A single step that would exceed the limit
 # this many times over has leapt towards singularity, and is refused.
 _LEAP = 100.0
-_HASTY_STEPS, _HASTY_REFACTORS = 10, 5  # so many refactors, each so soon after the last: the learning rate is too large
+_HASTY_STEPS, _HASTY_REFACTORS = (
+    10,
+    5,
+)  # so many refactors, each so soon after the last: the learning rate is too large
 
 
 class FactoredWeight(RecordsGradients):
@@ -67,15 +70,25 @@ class FactoredWeight(RecordsGradients):
             expected = ", ".join(get_args(Implementation))
             raise ValueError(f"implementation must be one of {expected}, got {implementation!r}")
         if max_condition is not None and not max_condition > 1:
-            raise ValueError(f"max_condition must be greater than 1, which a refactor restores, got {max_condition}")
+            raise ValueError(
+                f"max_condition must be greater than 1, which a refactor restores, got {max_condition}"
+            )
         dtype = dtype or torch.get_default_dtype()
         check_dtypes(dtype, state_dtype, product_dtype)
-        self.max_condition, self.synchronous, self.implementation = max_condition, synchronous, implementation
+        self.max_condition, self.synchronous, self.implementation = (
+            max_condition,
+            synchronous,
+            implementation,
+        )
         self.refactors = 0
         self._drift: Tensor | None = None
         self._steps_since_refactor = self._hasty_refactors = 0
-        self._is_unproven = True  # until it is first used: `.data` may be written to before, which leaves no trace
-        self._is_copy = False  # until it has weights of its own: an average is often collected in a copy
+        self._is_unproven = (
+            True  # until it is first used: `.data` may be written to before, which leaves no trace
+        )
+        self._is_copy = (
+            False  # until it has weights of its own: an average is often collected in a copy
+        )
         self.version = 0  # counts changes of the weights, so that a stale backward pass is noticed
         self._reports = DeviceReports()
         self._fused: FusedFactors | None = None
@@ -83,8 +96,16 @@ class FactoredWeight(RecordsGradients):
         self.V = nn.Parameter(torch.empty(num_classes, width, device=device, dtype=dtype))
         self.gradient_mark = GradientMark.like(self.V)
         square, row = (width, width), (width,)
-        for name, shape in {"U": square, "U_inv": square, "omega": row, "wbar": row, "gram": square}.items():
-            self.register_buffer(name, torch.empty(shape, device=self.V.device, dtype=self._state_dtype()))
+        for name, shape in {
+            "U": square,
+            "U_inv": square,
+            "omega": row,
+            "wbar": row,
+            "gram": square,
+        }.items():
+            self.register_buffer(
+                name, torch.empty(shape, device=self.V.device, dtype=self._state_dtype())
+            )
         self._forget_history()
         self._stamps = self._current_stamps()
 
@@ -171,7 +192,10 @@ class FactoredWeight(RecordsGradients):
             self._stamps = now
         elif not any(changed[1:]) and not self._is_copy and is_plain(self.factors()):
             if self._has_gradient():
-                warnings.warn("the gradient recorded for V was lost as others wrote to it: step first", stacklevel=2)
+                warnings.warn(
+                    "the gradient recorded for V was lost as others wrote to it: step first",
+                    stacklevel=2,
+                )
             self.adopt_rows()
         else:
             self._is_unproven = True
@@ -201,7 +225,11 @@ class FactoredWeight(RecordsGradients):
     def step_(self, lr: float, *, weight_decay: float = 0.0) -> None:
         """Take the SGD step of the recorded gradient and use it up. `FactoredSGD` calls this."""
         refuse_data_parallel(self)  # it may have been whole for the forward pass
-        if not self.waits_for_device and not is_capturing() and (report := self._reports.latest()) is not None:
+        if (
+            not self.waits_for_device
+            and not is_capturing()
+            and (report := self._reports.latest()) is not None
+        ):
             self._act_on(report)
         if self.V.grad is not None and self._has_gradient():
             raise ValueError(
@@ -213,7 +241,9 @@ class FactoredWeight(RecordsGradients):
             self._warn_if_zeroed_too_soon()
             return
         if self._current_stamps() != self._stamps:
-            raise ValueError("V or its factors were written to between the forward pass and the step: step first")
+            raise ValueError(
+                "V or its factors were written to between the forward pass and the step: step first"
+            )
         with exact_products(self.V.device.type):
             if self.uses_kernels:
                 self.fused().step_(self.V, self.factors(), self.fault, grad, lr, weight_decay)
@@ -221,7 +251,9 @@ class FactoredWeight(RecordsGradients):
                 self._step_by_definition(grad, lr, weight_decay)
         if is_capturing():
             note_captured(self)
-            self._captured_records = self._records  # on a branch, their memory must not be given away yet
+            self._captured_records = (
+                self._records
+            )  # on a branch, their memory must not be given away yet
         elif not self.waits_for_device:
             self._reports.push(self._report)
         self._steps_since_refactor += 1
@@ -244,7 +276,9 @@ class FactoredWeight(RecordsGradients):
         else:
             self._apply_where_sound(step, grad, lr, report)
 
-    def _apply_or_refuse(self, step: Step, grad: RecordedGradient, lr: float, health: Health) -> None:
+    def _apply_or_refuse(
+        self, step: Step, grad: RecordedGradient, lr: float, health: Health
+    ) -> None:
         """Apply a step of known health: through the factors, or explicitly in the course of a refactor."""
         if health.fault:
             raise self._error(Fault(health.fault), health.safe_lr)
@@ -258,10 +292,14 @@ class FactoredWeight(RecordsGradients):
         self._warn_if_hasty(health.safe_lr)
         self._finish_refactor(tracked_gram=step.factors.gram, tracked_mean=step.factors.wbar)
 
-    def _apply_where_sound(self, step: Step, grad: RecordedGradient, lr: float, report: Tensor) -> None:
+    def _apply_where_sound(
+        self, step: Step, grad: RecordedGradient, lr: float, report: Tensor
+    ) -> None:
         """Decide on the device: apply the step, or change nothing and raise a fault there for the host to find."""
         fault, _, U_squares, inverse_squares = report
-        leaps = ~((U_squares * inverse_squares).sqrt() / len(self.U) <= _LEAP * self._condition_limit())
+        leaps = ~(
+            (U_squares * inverse_squares).sqrt() / len(self.U) <= _LEAP * self._condition_limit()
+        )
         verdict = torch.where(fault == 0, leaps * Fault.SINGULAR.value, fault).long()
         self.fault.copy_(torch.where(self.fault == 0, verdict, self.fault))
         report[0] = self.fault
@@ -282,7 +320,10 @@ class FactoredWeight(RecordsGradients):
             self._refactor()
 
     def _is_sound(self, health: Health) -> bool:
-        return health.condition <= self._condition_limit() and 1 / _MAX_SCALE <= health.scale <= _MAX_SCALE
+        return (
+            health.condition <= self._condition_limit()
+            and 1 / _MAX_SCALE <= health.scale <= _MAX_SCALE
+        )
 
     def _condition_limit(self) -> float:
         # The condition of a U that is the identity but for one direction, which has shrunk so much.
@@ -332,7 +373,9 @@ class FactoredWeight(RecordsGradients):
     def fused(self) -> FusedFactors:
         """What the kernels keep beside the factors; made when it is first asked for."""
         if self._fused is None:
-            with torch.inference_mode(False):  # or training could not write to it, where a validation comes first
+            with torch.inference_mode(
+                False
+            ):  # or training could not write to it, where a validation comes first
                 self._fused = FusedFactors(self.factors(), self.product_dtype)
             self._report = self._fused.report
         return self._fused
@@ -356,7 +399,9 @@ class FactoredWeight(RecordsGradients):
 
     def _finish_refactor(self, tracked_gram: Tensor, tracked_mean: Tensor) -> None:
         self._set_factors(self._plain_factors(self.V, pivot=tracked_mean))
-        self._drift = (tracked_gram - self.gram).norm() / self.gram.norm().clamp_min(torch.finfo(self.gram.dtype).tiny)
+        self._drift = (tracked_gram - self.gram).norm() / self.gram.norm().clamp_min(
+            torch.finfo(self.gram.dtype).tiny
+        )
         self.refactors += 1
         self._steps_since_refactor = 0
         self._reports.forget()
@@ -381,7 +426,9 @@ class FactoredWeight(RecordsGradients):
         return torch.zeros(4, device=self.V.device, dtype=finest_dtype(self.V.device))
 
     def _warn_if_hasty(self, safe_lr: float) -> None:
-        self._hasty_refactors = self._hasty_refactors + 1 if self._steps_since_refactor < _HASTY_STEPS else 0
+        self._hasty_refactors = (
+            self._hasty_refactors + 1 if self._steps_since_refactor < _HASTY_STEPS else 0
+        )
         if self._hasty_refactors == _HASTY_REFACTORS:
             warnings.warn(
                 f"{_HASTY_REFACTORS} refactors within {_HASTY_STEPS} steps of each other, each a pass over V: "

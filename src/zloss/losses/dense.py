@@ -41,7 +41,9 @@ class SigmoidCrossEntropy(DenseLoss):
     tensor(2.0794)
     """
 
-    def __init__(self, *, b: float = 0.0, reduction: Reduction = "mean", ignore_index: int = IGNORE_INDEX) -> None:
+    def __init__(
+        self, *, b: float = 0.0, reduction: Reduction = "mean", ignore_index: int = IGNORE_INDEX
+    ) -> None:
         super().__init__(reduction=reduction, ignore_index=ignore_index)
         self.b = _checked_shift(b)
 
@@ -101,7 +103,9 @@ class ZNormalized(nn.Module):
     def score(self, logits: Tensor) -> Tensor:
         """What the classes are ranked by: z grows with the logit."""
         if not getattr(self.loss, "is_monotone", True):
-            raise ValueError(f"{type(self.loss).__name__} does not rank classes by their Z-normalised activations")
+            raise ValueError(
+                f"{type(self.loss).__name__} does not rank classes by their Z-normalised activations"
+            )
         return logits
 
     def log_prob(self, logits: Tensor) -> Tensor:  # (B, C) -> (B, C)

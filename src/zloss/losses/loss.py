@@ -25,7 +25,11 @@ def note_hyper_parameters(loss: nn.Module) -> None:
 
     def read() -> list[Any]:
         attributes = (value for module in loss.modules() for value in vars(module).values())
-        return [value for value in attributes if not isinstance(value, bool) and isinstance(value, _CONSTANTS)]
+        return [
+            value
+            for value in attributes
+            if not isinstance(value, bool) and isinstance(value, _CONSTANTS)
+        ]
 
     note_constants(read)
 

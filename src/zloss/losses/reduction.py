@@ -11,7 +11,9 @@ Reduction = Literal["none", "mean", "sum"]
 def check_reduction(reduction: str) -> None:
     """Refuse a reduction that does not exist."""
     if reduction not in get_args(Reduction):
-        raise ValueError(f"reduction must be one of {', '.join(get_args(Reduction))}, got {reduction!r}")
+        raise ValueError(
+            f"reduction must be one of {', '.join(get_args(Reduction))}, got {reduction!r}"
+        )
 
 
 def reduce_loss(

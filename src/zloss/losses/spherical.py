@@ -111,7 +111,11 @@ class SphericalLoss(Loss):
         """The loss of each example; 0 where every target is ignored."""
 
     def forward(
-        self, input: SphericalStats | Tensor, target: Tensor | Targets | None = None, *, weight: Tensor | None = None
+        self,
+        input: SphericalStats | Tensor,
+        target: Tensor | Targets | None = None,
+        *,
+        weight: Tensor | None = None,
     ) -> Tensor:
         note_hyper_parameters(self)
         stats = self._statistics(input, target)
@@ -119,11 +123,18 @@ class SphericalLoss(Loss):
             return kernel_loss(self, stats, weight)
         return reduce_loss(self.per_example(stats), stats.counted, self.reduction, weight)
 
-    def _statistics(self, input: SphericalStats | Tensor, target: Tensor | Targets | None) -> SphericalStats:
+    def _statistics(
+        self, input: SphericalStats | Tensor, target: Tensor | Targets | None
+    ) -> SphericalStats:
         if isinstance(input, SphericalStats):
             if target is not None:
-                raise ValueError("target was given twice: the statistics already hold it; call loss(stats)")
-            if input.ignore_index is not None and self.ignore_index not in (IGNORE_INDEX, input.ignore_index):
+                raise ValueError(
+                    "target was given twice: the statistics already hold it; call loss(stats)"
+                )
+            if input.ignore_index is not None and self.ignore_index not in (
+                IGNORE_INDEX,
+                input.ignore_index,
+            ):
                 raise ValueError(
                     f"this loss is to ignore the target {self.ignore_index}, but the layer that made the statistics "
                     f"has ignored {input.ignore_index}: say it to the layer, ignore_index={self.ignore_index}"
@@ -144,7 +155,9 @@ class ZLoss(SphericalLoss):
     tensor(12.1945)
     """
 
-    def __init__(self, *, a: float, b: float, reduction: Reduction = "mean", ignore_index: int = IGNORE_INDEX) -> None:
+    def __init__(
+        self, *, a: float, b: float, reduction: Reduction = "mean", ignore_index: int = IGNORE_INDEX
+    ) -> None:
         super().__init__(reduction=reduction, ignore_index=ignore_index)
         _check_z_parameters(a, b)
         self.a, self.b = a, b
@@ -182,7 +195,9 @@ class SphericalSoftmax(SphericalLoss):
     is_likelihood = True
     is_monotone = False  # an activation and its negative are equally probable
 
-    def __init__(self, *, eps: float, reduction: Reduction = "mean", ignore_index: int = IGNORE_INDEX) -> None:
+    def __init__(
+        self, *, eps: float, reduction: Reduction = "mean", ignore_index: int = IGNORE_INDEX
+    ) -> None:
         super().__init__(reduction=reduction, ignore_index=ignore_index)
         _check_eps(eps)
         self.eps = eps
@@ -245,7 +260,9 @@ def suits_kernels(stats: SphericalStats, weight: Tensor | None) -> bool:
         stats.once_differentiable
         and target.device.type == "cuda"
         and target.dtype in KERNEL_DTYPES
-        and all(moment.dtype == target.dtype and moment.device == target.device for moment in moments)
+        and all(
+            moment.dtype == target.dtype and moment.device == target.device for moment in moments
+        )
         and (weight is None or _is_plain_weight(weight, stats))
         and kernels.available()
         and not torch.compiler.is_compiling()  # which fuses the definition by itself
@@ -264,7 +281,9 @@ def _is_plain_weight(weight: Tensor, stats: SphericalStats) -> bool:
     )
 
 
-def kernel_loss(loss: SphericalLoss, stats: SphericalStats, weight: Tensor | None = None) -> Tensor:  # () or (B,)
+def kernel_loss(
+    loss: SphericalLoss, stats: SphericalStats, weight: Tensor | None = None
+) -> Tensor:  # () or (B,)
     """What `loss(stats, weight=weight)` is by definition, from its kernel and only once differentiable."""
     kernel = KERNELS[type(loss).per_example]
     parameters = {name: getattr(loss, name) for name in kernel.parameters}

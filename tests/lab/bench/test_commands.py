@@ -13,11 +13,11 @@ import torch
 
 import zloss
 from tests.lab import command_line
-from zloss.lab.bench import memory, race
-from zloss.lab.bench.entries import ENTRIES
-from zloss.lab.bench.layer_suite import LayerCase
-from zloss.lab.bench.timing import Runner
-from zloss.lab.records import read_records, write_records
+from zloss_lab.bench import memory, race
+from zloss_lab.bench.entries import ENTRIES
+from zloss_lab.bench.layer_suite import LayerCase
+from zloss_lab.bench.timing import Runner
+from zloss_lab.records import read_records, write_records
 
 FIELDS = {
     "suite",
@@ -56,7 +56,10 @@ def test_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     measured = {record["name"]: record for record in records if record["time_ms"] is not None}
     assert measured["factored"]["ratio_to_factored"] == 1
     assert measured["dense softmax"]["ratio_to_factored"] > 0
-    assert {record["targets"] for record in records if record["head"] == "adaptive"} == {"uniform", "zipf"}
+    assert {record["targets"] for record in records if record["head"] == "adaptive"} == {
+        "uniform",
+        "zipf",
+    }
     # What is not installed is named, with the reason.
     missing = {record["name"]: record["missing"] for record in records if record["time_ms"] is None}
     assert missing["dense softmax, TF32"] == "needs a GPU"
@@ -65,7 +68,9 @@ def test_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"not run: {name} (eager): {reason}" in shown for name, reason in missing.items())
 
 
-def test_output_with_chosen_targets_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_with_chosen_targets_and_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     sizes = ("--batch", "10,20", "--hidden", 16, "--classes", "1_000", "--targets", "zipf")
     assert bench("output", *SMALL, "--heads", "factored, sampled", *sizes) == 0
@@ -78,7 +83,9 @@ def test_output_with_chosen_targets_and_memory(tmp_path: Path, monkeypatch: pyte
 
 def test_memory_is_that_of_a_process_of_its_own() -> None:
     small, large = (
-        memory.cpu_peak_bytes(LayerCase(entry=ENTRIES["dense"], batch=10, hidden=64, classes=classes))
+        memory.cpu_peak_bytes(
+            LayerCase(entry=ENTRIES["dense"], batch=10, hidden=64, classes=classes)
+        )
         for classes in (1000, 200_000)
     )
     if small is None or large is None:
@@ -92,7 +99,11 @@ def test_model(tmp_path: Path) -> None:
     for record in records_of(tmp_path, "model", *options):
         assert record["ngrams_per_s"] == pytest.approx(20_000 / record["time_ms"], abs=1)
         assert record["epoch_s"] == pytest.approx(150e6 / 20 * record["time_ms"] / 1000, rel=1e-3)
-        assert (record["network"], record["hidden"], record["trunk_precision"]) == ("ptb", 256, "float32")
+        assert (record["network"], record["hidden"], record["trunk_precision"]) == (
+            "ptb",
+            256,
+            "float32",
+        )
 
 
 def test_scaling(tmp_path: Path) -> None:
@@ -112,7 +123,9 @@ def test_eval(tmp_path: Path) -> None:
 
 
 def test_data(tmp_path: Path) -> None:
-    preparation, batches = records_of(tmp_path, "data", "--words", 5000, "--batch", 50, "--classes", 500)
+    preparation, batches = records_of(
+        tmp_path, "data", "--words", 5000, "--batch", 50, "--classes", 500
+    )
     assert preparation["words_per_s"] > 0
     assert batches["ngrams_per_s"] == pytest.approx(50 * batches["batches_per_s"], rel=0.01)
 
@@ -126,20 +139,39 @@ def test_data(tmp_path: Path) -> None:
         (("output", "--device", "cpu", "--launch", "graph"), "--launch graph needs a GPU"),
         (("output", "--targets", "zip"), "unknown law of targets: 'zip'; did you mean 'zipf'"),
         (("model", "--networks", "net3"), "unknown network: 'net3'; did you mean 'net"),
-        (("model", "--precision", "float31"), "unknown precision: 'float31'; did you mean 'float32'"),
+        (
+            ("model", "--precision", "float31"),
+            "unknown precision: 'float31'; did you mean 'float32'",
+        ),
         (("show", "NOWHERE.jsonl"), "NOWHERE.jsonl"),
         (("show", __file__), "is no file of records"),
-        (("data", "--words", "1000", "--batch", "1001"), "--batch must be at most the words of the text, 1,000, got"),
+        (
+            ("data", "--words", "1000", "--batch", "1001"),
+            "--batch must be at most the words of the text, 1,000, got",
+        ),
     ],
 )
-def test_mistakes_are_told(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_told(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert bench(*arguments) == 1
     assert message in capsys.readouterr().err
 
 
-def test_what_is_named_twice_is_measured_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_named_twice_is_measured_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "[red]").mkdir()
-    sizes = ("--batch", 20, "--hidden", 16, "--classes", "1000,1000", "--heads", "factored,factored")
+    sizes = (
+        "--batch",
+        20,
+        "--hidden",
+        16,
+        "--classes",
+        "1000,1000",
+        "--heads",
+        "factored,factored",
+    )
     assert bench("output", *SMALL, *sizes, "--output", tmp_path / "[red]" / "o.jsonl") == 0
     assert f"1 of 1 records in {tmp_path / '[red]' / 'o.jsonl'}\n" in capsys.readouterr().err
 
@@ -159,9 +191,12 @@ def test_what_libraries_say_is_shown_as_it_is(
 def test_a_wrong_head_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("zloss.lab.bench.gate.expected_loss", lambda *_: 1.0)
+    monkeypatch.setattr("zloss_lab.bench.gate.expected_loss", lambda *_: 1.0)
     sizes = ("--batch", 20, "--hidden", 16, "--classes", 1000, "--heads", "dense,hierarchical")
-    assert bench("output", *SMALL, *sizes, "--targets", "uniform", "--output", tmp_path / "o.jsonl") == 1
+    assert (
+        bench("output", *SMALL, *sizes, "--targets", "uniform", "--output", tmp_path / "o.jsonl")
+        == 1
+    )
     dense, hierarchical = read_records(tmp_path / "o.jsonl")
     assert dense["time_ms"] > 0
     assert hierarchical["time_ms"] is None
@@ -181,7 +216,18 @@ def test_ctrl_c_keeps_what_is_measured(
         take_turn(self)
 
     monkeypatch.setattr(Runner, "take_turn", interrupted)
-    sizes = ("--batch", 20, "--hidden", 16, "--classes", 1000, "--heads", "factored,dense", "--repeats", 9)
+    sizes = (
+        "--batch",
+        20,
+        "--hidden",
+        16,
+        "--classes",
+        1000,
+        "--heads",
+        "factored,dense",
+        "--repeats",
+        9,
+    )
     assert bench("output", *SMALL, *sizes, "--output", tmp_path / "o.jsonl") == 130
     assert [record["repeats"] for record in read_records(tmp_path / "o.jsonl")] == [3, 2]
     assert "2 of 2 records" in capsys.readouterr().err
@@ -219,9 +265,20 @@ def test_records_that_could_not_be_written_are_not_told_of(
 
 
 def test_it_runs_as_a_module() -> None:
-    command = [sys.executable, "-m", "zloss.lab.bench", "show", str(RECORDS / "output_layer.cuda.jsonl"), "--json"]
-    places = os.environ | {"PYTHONPATH": str(Path(zloss.__file__).parents[1])}  # it need not be installed
-    shown = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, env=places).stdout)
+    command = [
+        sys.executable,
+        "-m",
+        "zloss_lab.bench",
+        "show",
+        str(RECORDS / "output_layer.cuda.jsonl"),
+        "--json",
+    ]
+    places = os.environ | {
+        "PYTHONPATH": str(Path(zloss.__file__).parents[1])
+    }  # it need not be installed
+    shown = json.loads(
+        subprocess.run(command, capture_output=True, text=True, check=True, env=places).stdout
+    )
     assert shown[0]["device"] == "NVIDIA H200"
 
 
@@ -230,7 +287,12 @@ def test_it_runs_as_a_module() -> None:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    place = {"suite": "output", "device": "a GPU", "versions": {"torch": "2.13"}, "commit": "abc1234"}
+    place = {
+        "suite": "output",
+        "device": "a GPU",
+        "versions": {"torch": "2.13"},
+        "commit": "abc1234",
+    }
     times = {"time_ms_quartiles": [1.0, 3.0], "time_ms": 2.0, "peak_bytes": 1_500_000_000}
     sizes = {"batch": 200, "hidden": 512, "targets": "uniform", "launch": "graph"}
     records = [
@@ -238,7 +300,13 @@ def file(tmp_path: Path) -> Path:
         for name in ("factored", "dense softmax")
         for classes in (10_000, 100_000)
     ]
-    nothing = {"name": "a peer", "classes": 10_000, "time_ms": None, "peak_bytes": None, "missing": "not installed"}
+    nothing = {
+        "name": "a peer",
+        "classes": 10_000,
+        "time_ms": None,
+        "peak_bytes": None,
+        "missing": "not installed",
+    }
     write_records(tmp_path / "records.jsonl", [*records, place | sizes | nothing])
     return tmp_path / "records.jsonl"
 
@@ -277,11 +345,25 @@ def test_show_reads_the_first_records_too(name: str, capsys: pytest.CaptureFixtu
 
 
 def test_the_command_on_a_gpu(cuda: torch.device, tmp_path: Path) -> None:
-    options = ("--heads", "factored,dense-tf32", "--batch", 20, "--hidden", 64, "--classes", 1000, "--repeats", 2)
+    options = (
+        "--heads",
+        "factored,dense-tf32",
+        "--batch",
+        20,
+        "--hidden",
+        64,
+        "--classes",
+        1000,
+        "--repeats",
+        2,
+    )
     assert bench("output", "--device", "cuda", *options, "--output", tmp_path / "o.jsonl") == 0
     records = read_records(tmp_path / "o.jsonl")
     assert [record["launch"] for record in records] == ["eager", "graph"] * 2
-    assert all(record["time_ms"] > 0 and record["peak_bytes"] > 0 and record["driver"] for record in records)
+    assert all(
+        record["time_ms"] > 0 and record["peak_bytes"] > 0 and record["driver"]
+        for record in records
+    )
 
 
 def test_a_profile_needs_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 import zloss
-from zloss.lab.bench import gate, peers
-from zloss.lab.bench.entries import ENTRIES, FACTORED, Entry
-from zloss.lab.bench.gate import WrongResultError, check_head
-from zloss.lab.bench.layer_suite import LayerCase
-from zloss.lab.bench.model_suite import check_capture
-from zloss.lab.bench.peers import Peer
-from zloss.lab.bench.ranking_suite import RankingCase, Task
 from zloss.layers import update
 from zloss.layers.ranking import Scores
+from zloss_lab.bench import gate, peers
+from zloss_lab.bench.entries import ENTRIES, FACTORED, Entry
+from zloss_lab.bench.gate import WrongResultError, check_head
+from zloss_lab.bench.layer_suite import LayerCase
+from zloss_lab.bench.model_suite import check_capture
+from zloss_lab.bench.peers import Peer
+from zloss_lab.bench.ranking_suite import RankingCase, Task
 
 CPU = torch.device("cpu")
 DENSE = ENTRIES["dense"]
@@ -57,15 +57,22 @@ def test_a_wrong_peer_is_refused(wrong: Any, message: str, monkeypatch: pytest.M
 def test_a_wrong_update_of_the_factors_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     step = zloss.FactoredLinear.step_
     monkeypatch.setattr(
-        zloss.FactoredLinear, "step_", lambda self, lr, **options: step(self, lr * (1 + 1e-2), **options)
+        zloss.FactoredLinear,
+        "step_",
+        lambda self, lr, **options: step(self, lr * (1 + 1e-2), **options),
     )
     with pytest.raises(WrongResultError):
         check_head(FACTORED, "eager", CPU, is_full_rank=False)
 
 
 @pytest.mark.parametrize(("way", "batch"), [("_low_rank", 200), ("_full_rank", 1000)])
-def test_a_step_is_checked_in_the_way_that_is_measured(way: str, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = {size: LayerCase(entry=FACTORED, batch=size, hidden=512, classes=10_000) for size in (200, 1000)}
+def test_a_step_is_checked_in_the_way_that_is_measured(
+    way: str, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = {
+        size: LayerCase(entry=FACTORED, batch=size, hidden=512, classes=10_000)
+        for size in (200, 1000)
+    }
     monkeypatch.delattr(update, way)
     with pytest.raises(NameError, match=way):
         cases.pop(batch).check(CPU)
@@ -74,8 +81,12 @@ def test_a_step_is_checked_in_the_way_that_is_measured(way: str, batch: int, mon
     assert other.gate != replace(other, batch=batch).gate
 
 
-@pytest.mark.parametrize(("task", "message"), [("rank", "ranks are not"), ("topk", "the best classes are not")])
-def test_ranks_are_checked_beyond_the_first_block(task: Task, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("task", "message"), [("rank", "ranks are not"), ("topk", "the best classes are not")]
+)
+def test_ranks_are_checked_beyond_the_first_block(
+    task: Task, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = RankingCase(entry=DENSE, task=task, batch=1, hidden=512, classes=100_000)
     case.check(CPU)
     blocks = Scores._blocks
@@ -118,7 +129,9 @@ def check_graph(entry: Entry, device: torch.device, *, is_full_rank: bool) -> No
 
 @pytest.mark.parametrize("is_full_rank", [False, True])
 @pytest.mark.parametrize("check", [check_graph, check_capture])
-def test_a_graph_is_checked_as_it_is_replayed(check: Any, is_full_rank: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_is_checked_as_it_is_replayed(
+    check: Any, is_full_rank: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(zloss, "CapturedStep", Captures, raising=False)
     check(FACTORED, CPU, is_full_rank=is_full_rank)
     assert Captures.made > 0

@@ -12,12 +12,12 @@ from typing import ClassVar
 import pytest
 import torch
 
-from zloss.lab.bench import race, timing
-from zloss.lab.bench.cases import Case
-from zloss.lab.bench.gate import WrongResultError
-from zloss.lab.bench.race import Conditions, Journal, Race, heats
-from zloss.lab.bench.timing import Runner, Work
-from zloss.lab.records import read_records
+from zloss_lab.bench import race, timing
+from zloss_lab.bench.cases import Case
+from zloss_lab.bench.gate import WrongResultError
+from zloss_lab.bench.race import Conditions, Journal, Race, heats
+from zloss_lab.bench.timing import Runner, Work
+from zloss_lab.records import read_records
 
 CPU = torch.device("cpu")
 log: list[str] = []
@@ -94,7 +94,15 @@ def measured(path: Path, *cases: Case, repeats: int = 3, measures_memory: bool =
 
 def test_cases_take_turns(tmp_path: Path) -> None:
     measured(tmp_path, case("a"), case("b"))
-    assert log == ["a", "a", "b", "b", *(["a", "b"] * 3), "b closed", "a closed"]  # two steps each to warm up
+    assert log == [
+        "a",
+        "a",
+        "b",
+        "b",
+        *(["a", "b"] * 3),
+        "b closed",
+        "a closed",
+    ]  # two steps each to warm up
 
 
 def test_a_pacesetter_runs_in_every_heat_and_is_not_reported(tmp_path: Path) -> None:
@@ -105,7 +113,9 @@ def test_a_pacesetter_runs_in_every_heat_and_is_not_reported(tmp_path: Path) -> 
 
 
 def test_heats_hold_what_fits() -> None:
-    cases = [case(name, gigabytes=size) for name, size in zip("abcde", (3, 3, 3, 9, 1), strict=True)]
+    cases = [
+        case(name, gigabytes=size) for name, size in zip("abcde", (3, 3, 3, 9, 1), strict=True)
+    ]
     names = [[case.name for case in heat] for heat in heats(cases, 10 * 10**9, lambda case: None)]
     assert names == [["a", "b", "c"], ["d", "e"]]
     assert [len(heat) for heat in heats(cases, None, lambda case: None)] == [1] * 5
@@ -114,7 +124,12 @@ def test_heats_hold_what_fits() -> None:
 
 
 def test_what_cannot_be_measured_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
-    cases = [case("missing"), case("wrong", is_wrong=True), case("huge", gigabytes=99), case("broken", breaks_at=0)]
+    cases = [
+        case("missing"),
+        case("wrong", is_wrong=True),
+        case("huge", gigabytes=99),
+        case("broken", breaks_at=0),
+    ]
     journal = measured(tmp_path, *cases, case("fine"))
     told = {record["name"]: record.get("missing", "") for record in journal.records}
     assert list(told) == ["missing", "wrong", "huge", "broken", "fine"]
@@ -137,7 +152,10 @@ def test_memory_that_cannot_be_measured_is_told_and_the_rest_goes_on(
 
     monkeypatch.setattr(race, "cpu_peak_bytes", killed_for_a)
     journal = measured(tmp_path, case("a"), case("b"), measures_memory=True)
-    assert [(record["name"], record["peak_bytes"]) for record in journal.records] == [("a", None), ("b", 7)]
+    assert [(record["name"], record["peak_bytes"]) for record in journal.records] == [
+        ("a", None),
+        ("b", 7),
+    ]
     assert all(record["time_ms"] > 0 for record in journal.records)
     (fault,) = journal.faults
     assert fault.startswith("a (")
@@ -147,7 +165,9 @@ def test_memory_that_cannot_be_measured_is_told_and_the_rest_goes_on(
 def test_an_interrupt_keeps_what_is_measured(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         measured(tmp_path, case("a"), case("b", interrupts_at=4), repeats=10)
-    kept = {record["name"]: record["repeats"] for record in read_records(tmp_path / "records.jsonl")}
+    kept = {
+        record["name"]: record["repeats"] for record in read_records(tmp_path / "records.jsonl")
+    }
     assert kept == {"a": 3, "b": 2}
 
 
@@ -155,14 +175,28 @@ def test_records_say_where_they_come_from(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("ZLOSS_COMMIT", "abc1234")
     measured(tmp_path, case("a"))
     (record,) = (json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines())
-    assert {"suite", "head", "loss", "device", "batch", "hidden", "classes", "time_ms", "peak_bytes"} <= record.keys()
+    assert {
+        "suite",
+        "head",
+        "loss",
+        "device",
+        "batch",
+        "hidden",
+        "classes",
+        "time_ms",
+        "peak_bytes",
+    } <= record.keys()
     assert {"python", "torch", "zloss", "numpy"} <= record["versions"].keys()
     assert (record["commit"], record["launch"], record["seed"]) == ("abc1234", "eager", 0)
     low, high = record["time_ms_quartiles"]
-    assert record["time_ms_range"][0] <= low <= record["time_ms"] <= high <= record["time_ms_range"][1]
+    assert (
+        record["time_ms_range"][0] <= low <= record["time_ms"] <= high <= record["time_ms_range"][1]
+    )
 
 
-def test_bursts_are_long_enough_and_every_step_has_other_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bursts_are_long_enough_and_every_step_has_other_inputs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(timing, "_MOST_STEPS", {"cpu": 20})
     seen: list[int] = []
     runner = Runner(Work(seen.append, [(number,) for number in range(7)]), CPU)
@@ -187,6 +221,10 @@ def test_refactors_among_timed_steps_are_told() -> None:
 
 def test_spread_and_ratio() -> None:
     told = timing.summary([3.0, 1.0, 2.0, 4.0, 100.0], burst=1)
-    assert (told["time_ms"], told["time_ms_quartiles"], told["time_ms_range"]) == (3.0, [2.0, 4.0], [1.0, 100.0])
+    assert (told["time_ms"], told["time_ms_quartiles"], told["time_ms_range"]) == (
+        3.0,
+        [2.0, 4.0],
+        [1.0, 100.0],
+    )
     assert timing.summary([2.0], burst=1)["time_ms_quartiles"] == [2.0, 2.0]
     assert timing.ratio([2.0, 20.0, 2.0], [1.0, 10.0, 1.0, 7.0]) == 2.0  # a slow minute hits both

@@ -4,10 +4,12 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from zloss.lab.corpora import Corpus
+from zloss_lab.corpora import Corpus
 
 
-def words_of(text: str, *, boundary: str | None = "<eos>", keep_empty_lines: bool = False) -> list[str]:
+def words_of(
+    text: str, *, boundary: str | None = "<eos>", keep_empty_lines: bool = False
+) -> list[str]:
     lines = text.split("\n")
     lines = lines[:-1] if lines[-1] == "" else lines
     if boundary is None:
@@ -20,7 +22,9 @@ def by_frequency(counts: Counter[str]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0].encode()))
 
 
-def classes(splits: dict[str, list[str]], *, min_count: int = 1, unknown: str = "<unk>") -> dict[str, list[str]]:
+def classes(
+    splits: dict[str, list[str]], *, min_count: int = 1, unknown: str = "<unk>"
+) -> dict[str, list[str]]:
     """The words of each split after rare and unseen ones became the unknown word."""
     counts = Counter(splits["train"])
     return {
@@ -52,5 +56,7 @@ def names_in(folder: Path) -> list[str]:
 def sentences(words: Iterable[str], length: int = 5) -> str:
     """The words in lines."""
     all_words = list(words)
-    lines = (" ".join(all_words[start : start + length]) for start in range(0, len(all_words), length))
+    lines = (
+        " ".join(all_words[start : start + length]) for start in range(0, len(all_words), length)
+    )
     return "".join(line + "\n" for line in lines)

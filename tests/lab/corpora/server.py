@@ -14,11 +14,15 @@ class Site:
 
     url: str
     files: dict[str, bytes] = field(default_factory=dict)
-    cuts: list[int] = field(default_factory=list)  # bytes after which the next connections break, one each
+    cuts: list[int] = field(
+        default_factory=list
+    )  # bytes after which the next connections break, one each
     tells_length: bool = True
     chunked: bool = False
     gives_parts: bool = True
-    requests: list[tuple[str, str | None]] = field(default_factory=list)  # paths and ranges that were asked for
+    requests: list[tuple[str, str | None]] = field(
+        default_factory=list
+    )  # paths and ranges that were asked for
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.lab.corpora.definition import text_of, write
-from zloss.lab.corpora import Corpus, CorpusError, prepare
+from zloss_lab.corpora import Corpus, CorpusError, prepare
 
 TEXT = {"train.txt": "the cat sat\nthe dog\n", "valid.txt": "the cow sat\n", "test.txt": "a dog\n"}
 
@@ -41,12 +41,18 @@ def test_what_it_gives(corpus: Corpus) -> None:
 def test_the_manifest_tells_all(corpus: Corpus) -> None:
     manifest = corpus.manifest
     assert (manifest["format"], manifest["dtype"], manifest["boundary"]) == (1, "uint16", "<eos>")
-    assert {split: (told["words"], told["lines"]) for split, told in manifest["splits"].items()} == {
+    assert {
+        split: (told["words"], told["lines"]) for split, told in manifest["splits"].items()
+    } == {
         "train": (7, 2),
         "valid": (4, 1),
         "test": (3, 1),
     }
-    assert [source["name"] for source in manifest["sources"]] == ["train.txt", "valid.txt", "test.txt"]
+    assert [source["name"] for source in manifest["sources"]] == [
+        "train.txt",
+        "valid.txt",
+        "test.txt",
+    ]
     assert manifest["vocabulary"]["words"] == 6
     assert manifest["options"]["min_count"] == 1
 
@@ -58,14 +64,18 @@ def test_a_split_that_is_not_there(corpus: Corpus) -> None:
 
 def test_no_corpus(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(CorpusError, match=r"is no prepared corpus: there is no manifest.json\. Make one"):
+        with pytest.raises(
+            CorpusError, match=r"is no prepared corpus: there is no manifest.json\. Make one"
+        ):
             Corpus.open(folder)
 
 
 def test_tokens_cut_short_or_missing(corpus: Corpus) -> None:
     path = corpus.folder / "valid.tokens"
     path.write_bytes(path.read_bytes()[:-2])
-    with pytest.raises(CorpusError, match=r"valid.tokens has 6 bytes, expected 8\. Remove the folder and prepare"):
+    with pytest.raises(
+        CorpusError, match=r"valid.tokens has 6 bytes, expected 8\. Remove the folder and prepare"
+    ):
         Corpus.open(corpus.folder)
     path.unlink()
     with pytest.raises(CorpusError, match=r"valid.tokens is missing"):
@@ -77,7 +87,9 @@ def test_changed_tokens_are_noticed_when_asked(corpus: Corpus) -> None:
     path = corpus.folder / "test.tokens"
     path.write_bytes(bytes(len(path.read_bytes())))
     Corpus.open(corpus.folder)
-    with pytest.raises(CorpusError, match=r"test.tokens is not what was written \(its sha256 differs\)"):
+    with pytest.raises(
+        CorpusError, match=r"test.tokens is not what was written \(its sha256 differs\)"
+    ):
         Corpus.open(corpus.folder, verify=True)
 
 
@@ -97,7 +109,9 @@ def test_another_format(corpus: Corpus) -> None:
         Corpus.open(corpus.folder)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", "{}", '{"format": 1}', '{"format": 1, "vocabulary": 3}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1]", "{}", '{"format": 1}', '{"format": 1, "vocabulary": 3}']
+)
 def test_a_damaged_manifest(text: str, corpus: Corpus) -> None:
     (corpus.folder / "manifest.json").write_text(text)
     with pytest.raises(CorpusError, match=r"manifest.json is damaged: .*prepare the corpus again"):

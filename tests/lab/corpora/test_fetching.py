@@ -16,9 +16,9 @@ import pytest
 
 from tests.lab.corpora.definition import names_in
 from tests.lab.corpora.server import Site, served
-from zloss.lab.corpora import CorpusError, fetching
-from zloss.lab.corpora.catalogue import Download
-from zloss.lab.corpora.fetching import download, is_archive, unpack, verify
+from zloss_lab.corpora import CorpusError, fetching
+from zloss_lab.corpora.catalogue import Download
+from zloss_lab.corpora.fetching import download, is_archive, unpack, verify
 
 CONTENT = b"the company said\n" * 1000
 
@@ -120,7 +120,9 @@ def test_a_connection_that_breaks_is_taken_up_again(way: str, site: Site, tmp_pa
     site.cuts = [5000, 2000]
     assert download(offered(site), tmp_path / "here", silent).read_bytes() == CONTENT
     assert len(site.requests) == 3
-    if site.gives_parts and not site.chunked:  # of a chunk that was cut, Python gives nothing or some
+    if (
+        site.gives_parts and not site.chunked
+    ):  # of a chunk that was cut, Python gives nothing or some
         assert [asked for _, asked in site.requests] == [None, "bytes=5000-", "bytes=7000-"]
     assert names_in(tmp_path / "here") == ["text.txt"]
 
@@ -129,13 +131,17 @@ def test_a_connection_that_breaks_is_taken_up_again(way: str, site: Site, tmp_pa
 def test_a_connection_that_always_breaks(way: str, site: Site, tmp_path: Path) -> None:
     send(site, way)
     site.cuts = [10] * 100
-    with pytest.raises(CorpusError, match=r"/text.txt: the connection broke after \d+ of 17,\d+ bytes\. Try again"):
+    with pytest.raises(
+        CorpusError, match=r"/text.txt: the connection broke after \d+ of 17,\d+ bytes\. Try again"
+    ):
         download(offered(site), tmp_path / "here", silent)
     assert len(site.requests) == 5
     assert names_in(tmp_path / "here") == []
 
 
-def test_a_server_that_never_answers(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_never_answers(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fetching, "_TIMEOUT_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silence:
         item = Download(f"http://127.0.0.1:{silence.getsockname()[1]}/text.txt", "0" * 64, 1)
@@ -146,7 +152,9 @@ def test_a_server_that_never_answers(site: Site, tmp_path: Path, monkeypatch: py
 
 def test_another_file_under_the_same_address(site: Site, tmp_path: Path) -> None:
     site.files["/text.txt"] = other = b"We have moved.\n"
-    with pytest.raises(CorpusError, match=f"is not what it was: its sha256 is {hashlib.sha256(other).hexdigest()}"):
+    with pytest.raises(
+        CorpusError, match=f"is not what it was: its sha256 is {hashlib.sha256(other).hexdigest()}"
+    ):
         download(offered(site), tmp_path / "here", silent)
     assert len(site.requests) == 1, "it is complete, and wrong"
     assert names_in(tmp_path / "here") == []
@@ -154,14 +162,18 @@ def test_another_file_under_the_same_address(site: Site, tmp_path: Path) -> None
 
 def test_an_address_that_is_gone(site: Site, tmp_path: Path) -> None:
     site.files.clear()
-    with pytest.raises(CorpusError, match=r"cannot download .*/text.txt: the server says 404 Not Found"):
+    with pytest.raises(
+        CorpusError, match=r"cannot download .*/text.txt: the server says 404 Not Found"
+    ):
         download(offered(site), tmp_path / "here", silent)
     assert names_in(tmp_path / "here") == []
 
 
 def test_no_network(tmp_path: Path) -> None:
     item = Download("http://127.0.0.1:9/text.txt", "0" * 64, 1)
-    with pytest.raises(CorpusError, match=r"cannot download http://127.0.0.1:9/text.txt: .*refused"):
+    with pytest.raises(
+        CorpusError, match=r"cannot download http://127.0.0.1:9/text.txt: .*refused"
+    ):
         download(item, tmp_path / "here", silent)
 
 
@@ -171,15 +183,24 @@ def test_what_a_killed_download_left_is_written_over(site: Site, tmp_path: Path)
     assert names_in(tmp_path) == ["text.txt"]
 
 
-def test_a_download_has_its_name_for_good(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_download_has_its_name_for_good(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The file is synced before it gets its name, and its folder afterwards."""
     synced: list[tuple[int, list[str]]] = []
-    monkeypatch.setattr(os, "fsync", lambda handle: synced.append((os.fstat(handle).st_ino, names_in(tmp_path))))
+    monkeypatch.setattr(
+        os, "fsync", lambda handle: synced.append((os.fstat(handle).st_ino, names_in(tmp_path)))
+    )
     target = download(offered(site), tmp_path, silent)
-    assert synced == [(target.stat().st_ino, [".partial-text.txt"]), (tmp_path.stat().st_ino, ["text.txt"])]
+    assert synced == [
+        (target.stat().st_ino, [".partial-text.txt"]),
+        (tmp_path.stat().st_ino, ["text.txt"]),
+    ]
 
 
-def test_no_room_for_a_download(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_room_for_a_download(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(_handle: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -214,7 +235,12 @@ def zipped(path: Path, *members: tuple[str | zipfile.ZipInfo, bytes]) -> Path:
 
 
 def test_archives_are_known_by_their_names() -> None:
-    assert [is_archive(name) for name in ("a.tar.gz", "a.zip", "a.txt", "a.txt.gz")] == [True, True, False, False]
+    assert [is_archive(name) for name in ("a.tar.gz", "a.zip", "a.txt", "a.txt.gz")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_unpacking(tmp_path: Path) -> None:
@@ -222,7 +248,10 @@ def test_unpacking(tmp_path: Path) -> None:
     folder.type = tarfile.DIRTYPE
     packed = [
         tar(
-            tmp_path / "a.tar.gz", (folder, b""), (tarfile.TarInfo("top/a.txt"), b"A"), (tarfile.TarInfo("b.txt"), b"B")
+            tmp_path / "a.tar.gz",
+            (folder, b""),
+            (tarfile.TarInfo("top/a.txt"), b"A"),
+            (tarfile.TarInfo("b.txt"), b"B"),
         ),
         zipped(tmp_path / "a.zip", ("top/", b""), ("top/a.txt", b"A"), ("b.txt", b"B")),
     ]
@@ -235,7 +264,9 @@ def test_unpacking(tmp_path: Path) -> None:
         assert all(stage == "unpack" and 0 < done <= total for stage, done, total in seen)
 
 
-@pytest.mark.parametrize("name", ["/etc/evil", "../evil", "a/../../evil", "..\\evil", "C:\\evil", "C:evil"])
+@pytest.mark.parametrize(
+    "name", ["/etc/evil", "../evil", "a/../../evil", "..\\evil", "C:\\evil", "C:evil"]
+)
 def test_unsafe_names(name: str, tmp_path: Path) -> None:
     inner = tmp_path / "inner"
     inner.mkdir()
@@ -243,13 +274,17 @@ def test_unsafe_names(name: str, tmp_path: Path) -> None:
         tar(tmp_path / "a.tar.gz", (tarfile.TarInfo("good"), b"1"), (tarfile.TarInfo(name), b"2")),
         zipped(tmp_path / "a.zip", ("good", b"1"), (name, b"2")),
     ):
-        with pytest.raises(CorpusError, match="would be written outside its folder: such archives are refused"):
+        with pytest.raises(
+            CorpusError, match="would be written outside its folder: such archives are refused"
+        ):
             unpack(archive, inner / "target", silent)
     assert names_in(inner) == []
     assert names_in(tmp_path) == ["a.tar.gz", "a.zip", "inner"]
 
 
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE]
+)
 def test_links_and_devices_in_a_tar(kind: bytes, tmp_path: Path) -> None:
     archive = tar(tmp_path / "a.tar.gz", (link(kind), b""))
     with pytest.raises(CorpusError, match="'folder/link', which is no plain file"):
@@ -267,7 +302,10 @@ def test_links_in_a_zip(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a.tar.gz", "a.zip"])
 def test_damaged_archives(name: str, tmp_path: Path) -> None:
     whole = tar(tmp_path / "a.tar.gz", (tarfile.TarInfo("a"), bytes(range(256)) * 100)).read_bytes()
-    for content in (b"no archive at all", whole[: len(whole) // 2] if name == "a.tar.gz" else b"PK\x03\x04"):
+    for content in (
+        b"no archive at all",
+        whole[: len(whole) // 2] if name == "a.tar.gz" else b"PK\x03\x04",
+    ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(CorpusError, match=r"is damaged: .*Remove it and get it again"):
             unpack(tmp_path / name, tmp_path / "target", silent)

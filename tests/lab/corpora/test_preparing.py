@@ -19,10 +19,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.lab.corpora.definition import by_frequency, classes, names_in, pairs, sentences, text_of, words_of, write
-from zloss.lab.corpora import Corpus, CorpusError, building, prepare, reading
-from zloss.lab.corpora.encoding import Encoder
-from zloss.lab.corpora.tokenizing import TextFormat
+from tests.lab.corpora.definition import (
+    by_frequency,
+    classes,
+    names_in,
+    pairs,
+    sentences,
+    text_of,
+    words_of,
+    write,
+)
+from zloss_lab.corpora import Corpus, CorpusError, building, prepare, reading
+from zloss_lab.corpora.encoding import Encoder
+from zloss_lab.corpora.tokenizing import TextFormat
 
 TRAIN = "the cat sat on the mat\n\n the dog saw the cat \nno end"
 
@@ -48,7 +57,10 @@ def interrupt_at(stage: str) -> Any:
 
 # ---- what comes out --------------------------------------------------------------------------------------------------
 
-LINES = st.lists(st.lists(st.sampled_from(["the", "cat", "dog", "na\u00efve", "x", "<unk>"]), max_size=6), min_size=1)
+LINES = st.lists(
+    st.lists(st.sampled_from(["the", "cat", "dog", "na\u00efve", "x", "<unk>"]), max_size=6),
+    min_size=1,
+)
 
 
 @given(train=LINES, valid=LINES, min_count=st.integers(1, 3), block=st.integers(8, 60))
@@ -57,7 +69,8 @@ def test_it_is_what_the_definition_says(
 ) -> None:
     folder = tmp_path_factory.mktemp("corpus")
     texts = {
-        split: "\n".join(" ".join(line) for line in lines) for split, lines in (("train", train), ("valid", valid))
+        split: "\n".join(" ".join(line) for line in lines)
+        for split, lines in (("train", train), ("valid", valid))
     }
     words = {split: words_of(text) for split, text in texts.items()}
     write(folder / "in", {f"{split}.txt": text for split, text in texts.items()})
@@ -65,7 +78,9 @@ def test_it_is_what_the_definition_says(
         patch.setattr(reading, "BLOCK_BYTES", block)
         patch.setattr(building, "_CHUNK_WORDS", 5)
         if not all(words.values()):
-            with pytest.raises(CorpusError, match=r"there are no words for the (train|valid) split"):
+            with pytest.raises(
+                CorpusError, match=r"there are no words for the (train|valid) split"
+            ):
                 prepare(folder / "in", folder / "out", fractions=(0, 0), min_count=min_count)
             return
         corpus = prepare(folder / "in", folder / "out", fractions=(0, 0), min_count=min_count)
@@ -91,19 +106,30 @@ def test_any_number_of_workers_gives_the_same(workers: int, tmp_path: Path) -> N
 def test_compressed_files_give_the_same(tmp_path: Path) -> None:
     text = sentences(f"w{i % 17}" for i in range(400)).encode()
     (tmp_path / "a.txt").write_bytes(text)
-    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(text[:900]) + gzip.compress(text[900:]))  # two members
+    (tmp_path / "a.txt.gz").write_bytes(
+        gzip.compress(text[:900]) + gzip.compress(text[900:])
+    )  # two members
     (tmp_path / "a.txt.xz").write_bytes(lzma.compress(text))
-    corpora = [prepare(tmp_path / f"a.txt{end}", tmp_path / f"out{end}") for end in ("", ".gz", ".xz")]
-    told = [(corpus.name, corpus.manifest["splits"], corpus.manifest["vocabulary"]) for corpus in corpora]
+    corpora = [
+        prepare(tmp_path / f"a.txt{end}", tmp_path / f"out{end}") for end in ("", ".gz", ".xz")
+    ]
+    told = [
+        (corpus.name, corpus.manifest["splits"], corpus.manifest["vocabulary"])
+        for corpus in corpora
+    ]
     assert told[0] == told[1] == told[2]
 
 
 def test_many_words_take_wider_integers(tmp_path: Path) -> None:
     text = sentences(f"w{i}" for i in range(2**16))
-    corpus = prepare(write(tmp_path, {"a.txt": text}) / "a.txt", tmp_path / "out", whole_vocabulary=True)
+    corpus = prepare(
+        write(tmp_path, {"a.txt": text}) / "a.txt", tmp_path / "out", whole_vocabulary=True
+    )
     assert len(corpus.vocabulary) == 2**16 + 1
     assert (corpus.manifest["dtype"], corpus.unknown) == ("uint32", None)
-    assert sorted(np.unique(np.concatenate([corpus.split(split) for split in corpus.splits]))) == list(range(2**16 + 1))
+    assert sorted(
+        np.unique(np.concatenate([corpus.split(split) for split in corpus.splits]))
+    ) == list(range(2**16 + 1))
 
 
 # ---- splits ----------------------------------------------------------------------------------------------------------
@@ -112,7 +138,9 @@ def test_many_words_take_wider_integers(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small_pieces")
 def test_splits_are_cut_at_the_end_of_a_line(tmp_path: Path) -> None:
     text = sentences((f"w{i % 30}" for i in range(1000)), length=9)
-    corpus = prepare(write(tmp_path, {"a.txt": text}) / "a.txt", tmp_path / "out", fractions=(0.2, 0.1))
+    corpus = prepare(
+        write(tmp_path, {"a.txt": text}) / "a.txt", tmp_path / "out", fractions=(0.2, 0.1)
+    )
     words = {split: text_of(corpus, split) for split in corpus.splits}
     assert [*words["train"], *words["valid"], *words["test"]] == words_of(text)
     assert all(split[-1] == "<eos>" for split in words.values())
@@ -139,36 +167,52 @@ def test_text_without_lines_is_cut_anywhere(tmp_path: Path) -> None:
 
 def test_files_for_some_splits(tmp_path: Path) -> None:
     write(tmp_path, {"a.txt": sentences(f"w{i % 30}" for i in range(600)), "v.txt": "w1 w99\n"})
-    corpus = prepare(tmp_path / "a.txt", tmp_path / "out", valid=tmp_path / "v.txt", fractions=(0.5, 0.1))
+    corpus = prepare(
+        tmp_path / "a.txt", tmp_path / "out", valid=tmp_path / "v.txt", fractions=(0.5, 0.1)
+    )
     assert text_of(corpus, "valid") == ["w1", "<unk>", "<eos>"]
     assert len(corpus.split("test")) == 72
-    other = prepare(tmp_path / "a.txt", tmp_path / "other", test=tmp_path / "v.txt", fractions=(0.1, 0.5))
+    other = prepare(
+        tmp_path / "a.txt", tmp_path / "other", test=tmp_path / "v.txt", fractions=(0.1, 0.5)
+    )
     assert other.splits == corpus.splits == ("train", "valid", "test")
     assert (len(other.split("valid")), len(other.split("test"))) == (72, 3)
 
 
 def test_no_splits(tmp_path: Path) -> None:
-    corpus = prepare(write(tmp_path, {"a.txt": TRAIN}) / "a.txt", tmp_path / "out", fractions=(0, 0))
+    corpus = prepare(
+        write(tmp_path, {"a.txt": TRAIN}) / "a.txt", tmp_path / "out", fractions=(0, 0)
+    )
     assert corpus.splits == ("train",)
 
 
 def test_too_few_lines_to_cut(tmp_path: Path) -> None:
     with pytest.raises(
-        CorpusError, match=r"text of 3 words has too few lines to cut off valid and test: .*lines=False"
+        CorpusError,
+        match=r"text of 3 words has too few lines to cut off valid and test: .*lines=False",
     ):
         prepare(write(tmp_path, {"a.txt": "one line"}) / "a.txt", tmp_path / "out")
     assert names_in(tmp_path) == ["a.txt"]
 
 
 def test_a_folder_without_splits_is_one_text_in_the_order_of_names(tmp_path: Path) -> None:
-    write(tmp_path / "in", {"b.txt": "three\n", "a/z.txt": "one", "a.txt": "zero\n", ".hidden": "no", ".git/c": "no"})
+    write(
+        tmp_path / "in",
+        {"b.txt": "three\n", "a/z.txt": "one", "a.txt": "zero\n", ".hidden": "no", ".git/c": "no"},
+    )
     corpus = prepare(tmp_path / "in", tmp_path / "out", fractions=(0, 0))
     assert text_of(corpus, "train") == ["one", "<eos>", "zero", "<eos>", "three", "<eos>"]
 
 
 def test_a_folder_with_splits(tmp_path: Path) -> None:
     write(
-        tmp_path / "in", {"x.train.1.txt": "a\n", "x.train.2.txt": "b\n", "x.valid.txt": "a\n", "README.md": "not text"}
+        tmp_path / "in",
+        {
+            "x.train.1.txt": "a\n",
+            "x.train.2.txt": "b\n",
+            "x.valid.txt": "a\n",
+            "README.md": "not text",
+        },
     )
     corpus = prepare(tmp_path / "in", tmp_path / "out", fractions=(0, 0))
     assert (corpus.splits, corpus.vocabulary.words) == (("train", "valid"), ["<eos>", "a", "b"])
@@ -196,7 +240,8 @@ def test_other_options_or_files_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path, {"a.txt": TRAIN * 30}) / "a.txt"
     before = state_of(prepare(path, tmp_path / "out").folder)
     with pytest.raises(
-        CorpusError, match=r"prepared otherwise: min_count 1 \(now 2\)\. Choose another folder or remove"
+        CorpusError,
+        match=r"prepared otherwise: min_count 1 \(now 2\)\. Choose another folder or remove",
     ):
         prepare(path, tmp_path / "out", min_count=2)
     path.write_text(TRAIN * 30 + "!")
@@ -210,14 +255,18 @@ def test_other_options_or_files_are_refused(tmp_path: Path) -> None:
 def test_a_damaged_corpus_is_not_taken_for_done(tmp_path: Path) -> None:
     path = write(tmp_path, {"a.txt": TRAIN * 30}) / "a.txt"
     (prepare(path, tmp_path / "out").folder / "train.tokens").write_bytes(b"")
-    with pytest.raises(CorpusError, match=r"train.tokens has 0 bytes, expected \d+\. Remove the folder"):
+    with pytest.raises(
+        CorpusError, match=r"train.tokens has 0 bytes, expected \d+\. Remove the folder"
+    ):
         prepare(path, tmp_path / "out")
 
 
 def test_a_folder_that_is_no_corpus_is_left_alone(tmp_path: Path) -> None:
     path = write(tmp_path, {"a.txt": TRAIN * 30, "out/thesis.txt": "precious"}) / "a.txt"
     for place in (tmp_path / "out", path):
-        with pytest.raises(CorpusError, match="is there and is no prepared corpus: it is left alone"):
+        with pytest.raises(
+            CorpusError, match="is there and is no prepared corpus: it is left alone"
+        ):
             prepare(path, place)
     assert names_in(tmp_path / "out") == ["thesis.txt"]
     (tmp_path / "empty").mkdir()
@@ -227,7 +276,9 @@ def test_a_folder_that_is_no_corpus_is_left_alone(tmp_path: Path) -> None:
 # ---- interrupted -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("stage", "workers"), [("read", 0), ("read", 1), ("count", 0), ("write", 0)])
+@pytest.mark.parametrize(
+    ("stage", "workers"), [("read", 0), ("read", 1), ("count", 0), ("write", 0)]
+)
 def test_interruption_leaves_nothing(stage: str, workers: int, tmp_path: Path) -> None:
     path = write(tmp_path, {"a.txt": TRAIN * 30}) / "a.txt"
     with pytest.raises(KeyboardInterrupt):
@@ -237,7 +288,7 @@ def test_interruption_leaves_nothing(stage: str, workers: int, tmp_path: Path) -
 
 PREPARE_AND_WAIT = """
 import multiprocessing, signal, sys, time
-from zloss.lab.corpora import prepare
+from zloss_lab.corpora import prepare
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has it ignored
 
@@ -256,11 +307,19 @@ if __name__ == "__main__":
 def test_a_process_that_is_ended(sent: signal.Signals, tmp_path: Path) -> None:
     """Its worker ends with it; after Ctrl-C nothing is left, after a kill nothing that the next run does not remove."""
     path = (
-        write(tmp_path, {"in/a.txt": sentences(f"w{i % 99}" for i in range(4 * 10**5)), "wait.py": PREPARE_AND_WAIT})
+        write(
+            tmp_path,
+            {
+                "in/a.txt": sentences(f"w{i % 99}" for i in range(4 * 10**5)),
+                "wait.py": PREPARE_AND_WAIT,
+            },
+        )
         / "in"
     )
     command = [sys.executable, str(tmp_path / "wait.py"), str(path), str(tmp_path / "made" / "out")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
         assert process.stdout is not None
         worker = int(process.stdout.readline())
         assert len(names_in(tmp_path / "made")) == 1
@@ -294,7 +353,12 @@ def test_a_worker_that_dies(tmp_path: Path) -> None:
     path = write(tmp_path, {"a.txt": text}) / "a.txt"
     encoder = Encoder(TextFormat(), workers=1)
     object.__setattr__(encoder.text, "boundary", Deadly("<eos>"))
-    with pytest.raises(CorpusError, match=r"a worker process ended unexpectedly: .*Try fewer workers"), encoder:
+    with (
+        pytest.raises(
+            CorpusError, match=r"a worker process ended unexpectedly: .*Try fewer workers"
+        ),
+        encoder,
+    ):
         list(encoder.encode(reading.SourceFile(path).blocks(lambda _: None)))
 
 
@@ -321,7 +385,9 @@ def test_a_disk_that_is_really_full(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     path = write(tmp_path, {"a.txt": TRAIN * 30}) / "a.txt"
-    with pytest.raises(CorpusError, match=r"cannot write the corpus .*a.txt/out: the file .*a.txt is in the way"):
+    with pytest.raises(
+        CorpusError, match=r"cannot write the corpus .*a.txt/out: the file .*a.txt is in the way"
+    ):
         prepare(path, path / "out")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with pytest.raises(CorpusError, match=r"cannot write the corpus .*link/out: "):
@@ -341,7 +407,10 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
         ({"fractions": (-0.1, 0.5)}, "two numbers from 0 on whose sum is below 1"),
         ({"max_words": 2}, "max_words=2 leaves no room beside the 2 special words"),
         ({"tokenizer": "klingon"}, "there is no tokenizer 'klingon'"),
-        ({"source": "somewhere"}, "source \\(--from\\) is not an option for .*a.txt, which is no named corpus"),
+        (
+            {"source": "somewhere"},
+            "source \\(--from\\) is not an option for .*a.txt, which is no named corpus",
+        ),
         ({"workers": -1}, "workers must be a number of processes from 0 to 256, got -1"),
         ({"valid": "nowhere.txt"}, "there is no file nowhere.txt"),
     ],
@@ -363,7 +432,9 @@ def test_a_corpus_among_its_texts_is_none_of_them(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("the cat sat\n" * 50)
     once = prepare(tmp_path, tmp_path / "small").manifest
     assert prepare(tmp_path, tmp_path / "small").manifest == once, "preparing twice does nothing"
-    assert prepare(tmp_path, tmp_path / "smaller", max_words=4).manifest["sources"] == once["sources"]
+    assert (
+        prepare(tmp_path, tmp_path / "smaller", max_words=4).manifest["sources"] == once["sources"]
+    )
     with pytest.raises(CorpusError, match="but for hidden ones and those of prepared corpora"):
         prepare(tmp_path / "small", tmp_path / "out")
 
@@ -401,7 +472,10 @@ def test_progress_goes_up_to_the_end(tmp_path: Path) -> None:
         assert done == sorted(done)
         assert done[-1] == total
     assert dict(_totals(reports))["read"] == path.stat().st_size
-    words = sum(told["words"] for told in json.loads((corpus.folder / "manifest.json").read_text())["splits"].values())
+    words = sum(
+        told["words"]
+        for told in json.loads((corpus.folder / "manifest.json").read_text())["splits"].values()
+    )
     assert dict(_totals(reports))["write"] == 2 * words
 
 

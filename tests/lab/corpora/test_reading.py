@@ -13,13 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zloss.lab.corpora import CorpusError, reading
-from zloss.lab.corpora.encoding import encode_block
-from zloss.lab.corpora.reading import Block, SourceFile
-from zloss.lab.corpora.tokenizing import TextFormat
+from zloss_lab.corpora import CorpusError, reading
+from zloss_lab.corpora.encoding import encode_block
+from zloss_lab.corpora.reading import Block, SourceFile
+from zloss_lab.corpora.tokenizing import TextFormat
 
 TEXT = "the company said it\n\nexpects \u00e9arnings of N cents\n" * 20
-COMPRESS: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+}
 
 
 def blocks_of(path: Path) -> list[Block]:
@@ -65,7 +69,11 @@ def test_blocks_of_any_size_have_the_same_words(text: str, size: int) -> None:
         blocks = list(reading._cut(io.BytesIO(text.encode()), Path("a"), size))
     for kept in (False, True):
         format_ = TextFormat(keep_empty_lines=kept)
-        words = [word for block in blocks for word in format_.words(block.text, starts_line=block.starts_line)]
+        words = [
+            word
+            for block in blocks
+            for word in format_.words(block.text, starts_line=block.starts_line)
+        ]
         assert words == format_.words(whole.encode())
 
 
@@ -95,7 +103,9 @@ def test_a_byte_order_mark_is_no_word(tmp_path: Path) -> None:
 def test_what_is_not_utf_8_is_refused_with_its_place(tokenizer: str, tmp_path: Path) -> None:
     path = tmp_path / "latin.txt"
     path.write_bytes(b"good line here\n" * 10 + "caf\u00e9 au lait\n".encode("latin1"))
-    with pytest.raises(CorpusError, match=r"latin.txt is not UTF-8 text: byte 0xe9 at position 153\. .*iconv"):
+    with pytest.raises(
+        CorpusError, match=r"latin.txt is not UTF-8 text: byte 0xe9 at position 153\. .*iconv"
+    ):
         encode_all(path, tokenizer)
 
 
@@ -104,9 +114,14 @@ def test_binary_files(tmp_path: Path) -> None:
     path.write_bytes(b"text \0\0 and more\n")
     refuse(path, "a.bin is binary, not text: a zero byte at position 5")
     path.write_bytes(gzip.compress(b"a text under another name", mtime=0))
-    refuse(path, r"a.bin is binary, not text: .* Unpack an archive first; .* ends in \.gz, \.xz, \.zst")
+    refuse(
+        path, r"a.bin is binary, not text: .* Unpack an archive first; .* ends in \.gz, \.xz, \.zst"
+    )
     path.write_text("wide", encoding="utf-16")
-    refuse(path, "a.bin is not UTF-8 text: byte 0xff at position 0. Convert it first, for instance: iconv -f utf-16")
+    refuse(
+        path,
+        "a.bin is not UTF-8 text: byte 0xff at position 0. Convert it first, for instance: iconv -f utf-16",
+    )
     path.write_bytes(b"x" * 1000)
     refuse(path, r"a.bin is no text: \d+ bytes without a space from position 0 on")
 
@@ -157,7 +172,9 @@ def frames(zstandard: Any, *texts: bytes) -> bytes:
     return b"".join(zstandard.ZstdCompressor().compress(text) for text in texts)
 
 
-def test_zst_with_many_frames(tmp_path: Path, zstandard: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zst_with_many_frames(
+    tmp_path: Path, zstandard: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As `zstd` writes it, as pzstd does, and as `cat a.zst b.zst` gives it; read in the smallest of pieces."""
     text = TEXT.encode()
     path = tmp_path / "a.txt.zst"
@@ -172,7 +189,9 @@ def test_damaged_zst(tmp_path: Path, zstandard: Any) -> None:
     whole = frames(zstandard, TEXT.encode(), TEXT.encode())
     for cut in (3, len(whole) // 4, len(whole) - 1):
         path.write_bytes(whole[:cut])
-        refuse(path, r"a.txt.zst is damaged or cut short: its last frame does not end\. Get it again")
+        refuse(
+            path, r"a.txt.zst is damaged or cut short: its last frame does not end\. Get it again"
+        )
     for damaged in (b"this is no archive", whole + b"and what is this?"):
         path.write_bytes(damaged)
         refuse(path, "is damaged or cut short: .*Unknown frame descriptor")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from zloss.lab.corpora import CATALOGUE, Corpus, CorpusError, prepare
-from zloss.lab.corpora.locating import named_files
+from zloss_lab.corpora import CATALOGUE, Corpus, CorpusError, prepare
+from zloss_lab.corpora.locating import named_files
 
 DATA = os.environ.get("ZLOSS_DATA")
 QUICK = ("ptb", "sotu", "fil8", "text8", "wikitext-2")  # in seconds
@@ -25,11 +25,16 @@ def source_of(name: str, downloads: Path) -> Path | None:
     return source
 
 
-@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in LONG)])
+@pytest.mark.parametrize(
+    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in LONG)]
+)
 def test_counts(name: str, tmp_path: Path) -> None:
     corpus = prepare(name, tmp_path / "out", source=source_of(name, tmp_path), downloads=tmp_path)
     expected = CATALOGUE[name]
-    assert expected.expected_words.items() <= {split: len(corpus.split(split)) for split in corpus.splits}.items()
+    assert (
+        expected.expected_words.items()
+        <= {split: len(corpus.split(split)) for split in corpus.splits}.items()
+    )
     assert len(corpus.vocabulary) == expected.expected_vocabulary
     assert corpus.vocabulary.counts.sum() == len(corpus.split("train"))
     assert max(int(corpus.split(split).max()) for split in corpus.splits) < len(corpus.vocabulary)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from zloss.lab.corpora import CorpusError
-from zloss.lab.corpora.tokenizing import TextFormat, english
+from zloss_lab.corpora import CorpusError
+from zloss_lab.corpora.tokenizing import TextFormat, english
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,9 @@ def test_plain_english(text: str, expected: str) -> None:
 
 
 def test_tokenised_text_stays_as_it_is() -> None:
-    once = english("Fellow-Citizens of the Senate: I embrace, with Mr. Adams, the U.S. Navy's 1,000 men. Thank you.")
+    once = english(
+        "Fellow-Citizens of the Senate: I embrace, with Mr. Adams, the U.S. Navy's 1,000 men. Thank you."
+    )
     assert english(once) == once
 
 
@@ -68,5 +70,7 @@ def test_plain_english_in_a_format() -> None:
 
 
 def test_an_unknown_tokenizer() -> None:
-    with pytest.raises(CorpusError, match="no tokenizer 'klingon': choose one of whitespace, english"):
+    with pytest.raises(
+        CorpusError, match="no tokenizer 'klingon': choose one of whitespace, english"
+    ):
         TextFormat(tokenizer="klingon")

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from zloss.lab.corpora import CorpusError, Vocabulary
-from zloss.lab.corpora.vocabulary import Choice, Tally, choose
+from zloss_lab.corpora import CorpusError, Vocabulary
+from zloss_lab.corpora.vocabulary import Choice, Tally, choose
 
 WORDS = {
     b"<eos>": (4, 2),
@@ -21,7 +21,11 @@ WORDS = {
 
 def tally(words: dict[bytes, tuple[int, int]] = WORDS) -> Tally:
     train, elsewhere = np.array(list(words.values()), dtype=np.int64).T
-    return Tally(numbering=dict(zip(words, range(len(words)), strict=True)), in_training=train, elsewhere=elsewhere)
+    return Tally(
+        numbering=dict(zip(words, range(len(words)), strict=True)),
+        in_training=train,
+        elsewhere=elsewhere,
+    )
 
 
 def chosen(**options: object) -> dict[str, int]:
@@ -40,7 +44,14 @@ def chosen(**options: object) -> dict[str, int]:
 
 
 def test_all_words_of_the_training_split_and_an_unknown_word_for_those_of_others() -> None:
-    assert list(chosen().items()) == [("the", 9), ("<eos>", 4), ("a", 3), ("b", 3), ("rare", 1), ("<unk>", 0)]
+    assert list(chosen().items()) == [
+        ("the", 9),
+        ("<eos>", 4),
+        ("a", 3),
+        ("b", 3),
+        ("rare", 1),
+        ("<unk>", 0),
+    ]
 
 
 def test_rare_words_become_unknown() -> None:
@@ -55,7 +66,14 @@ def test_the_most_frequent_words_ties_by_the_alphabet() -> None:
 
 
 def test_words_of_all_splits() -> None:
-    assert chosen(whole_vocabulary=True) == {"the": 9, "<eos>": 4, "a": 3, "b": 3, "rare": 1, "new": 0}
+    assert chosen(whole_vocabulary=True) == {
+        "the": 9,
+        "<eos>": 4,
+        "a": 3,
+        "b": 3,
+        "rare": 1,
+        "new": 0,
+    }
 
 
 def test_no_room() -> None:
@@ -74,9 +92,14 @@ def test_an_unknown_word_of_the_text_itself() -> None:
 def test_encoding() -> None:
     vocabulary = Vocabulary(["the", "<unk>"], [2, 1], unknown="<unk>")
     assert vocabulary.encode(" the\tcompany\n") == [0, 1]
-    assert ("the" in vocabulary, "company" in vocabulary, vocabulary.id_of("company")) == (True, False, None)
+    assert ("the" in vocabulary, "company" in vocabulary, vocabulary.id_of("company")) == (
+        True,
+        False,
+        None,
+    )
     with pytest.raises(
-        CorpusError, match="'company' is not among the 1 words of this vocabulary, which has no unknown"
+        CorpusError,
+        match="'company' is not among the 1 words of this vocabulary, which has no unknown",
     ):
         Vocabulary(["the"], [2]).encode("the company")
 

@@ -11,9 +11,11 @@ from torch.utils._pytree import tree_leaves
 
 import zloss
 from tests.gpu import pretend_gpu
-from zloss.lab.sidebyside import SideBySide
+from zloss_lab.sidebyside import SideBySide
 
-Operation = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any], Any]  # with its arguments and what it gave
+Operation = tuple[
+    Callable[..., Any], Sequence[Any], Mapping[str, Any], Any
+]  # with its arguments and what it gave
 
 
 class PretendedGraph:

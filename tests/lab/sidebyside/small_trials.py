@@ -4,16 +4,22 @@ from pathlib import Path
 from typing import Any
 
 from zloss.heads import HeadConfig
-from zloss.lab.networks import NetworkConfig
-from zloss.lab.training import Experiment, TrainingConfig
+from zloss_lab.networks import NetworkConfig
+from zloss_lab.training import Experiment, TrainingConfig
 
 
 def trial(
-    corpus: Path, *, loss: str = "z_loss", network: Any = None, head: Any = None, device: str = "cpu", **training: Any
+    corpus: Path,
+    *,
+    loss: str = "z_loss",
+    network: Any = None,
+    head: Any = None,
+    device: str = "cpu",
+    **training: Any,
 ) -> Experiment:
     """With options of the network and of the head as mappings; all others are those of training."""
     defaults: dict[str, Any] = {
-        "batch_size": 32,  # whole vectors: see the docstring of `zloss.lab.sidebyside.training`
+        "batch_size": 32,  # whole vectors: see the docstring of `zloss_lab.sidebyside.training`
         "steps": 60,
         "validate_every": 20,
         "log_every": 10,

@@ -5,15 +5,21 @@ from typing import Any
 import pytest
 import torch
 
-from zloss.lab.ngrams import NgramBatches
-from zloss.lab.sidebyside.batches import StackedBatches
+from zloss_lab.ngrams import NgramBatches
+from zloss_lab.sidebyside.batches import StackedBatches
 
 SEEDS = [3, 0, 3, 11]
 TOKENS = torch.randint(50, (500,), generator=torch.Generator().manual_seed(0))
 
 
 def alone(seed: int, device: torch.device, mode: Any = "running") -> NgramBatches:
-    options: dict[str, Any] = {"mode": mode, "boundary": 0, "padding": 1, "device": device, "seed": seed}
+    options: dict[str, Any] = {
+        "mode": mode,
+        "boundary": 0,
+        "padding": 1,
+        "device": device,
+        "seed": seed,
+    }
     return NgramBatches(TOKENS, context=3, batch_size=32, **options)
 
 

@@ -10,10 +10,14 @@ from torch import Tensor
 
 from zloss.heads import HeadConfig
 from zloss.heads.config import DENSE, LOSSES
-from zloss.lab.sidebyside.losses import STACKED_LOSSES
+from zloss_lab.sidebyside.losses import STACKED_LOSSES
 
 TRIALS, ROWS, CLASSES = 3, 7, 30
-OPTIONS: dict[str, tuple[float, ...]] = {"a": (0.1, 0.7, 2.0), "b": (10.0, -1.0, 3.0), "eps": (0.1, 1e-3, 2.0)}
+OPTIONS: dict[str, tuple[float, ...]] = {
+    "a": (0.1, 0.7, 2.0),
+    "b": (10.0, -1.0, 3.0),
+    "eps": (0.1, 1e-3, 2.0),
+}
 every_loss = pytest.mark.parametrize("name", STACKED_LOSSES)
 
 
@@ -44,14 +48,18 @@ CASES: dict[str, Callable[[torch.device], Tensor]] = {
 
 
 def targets(device: torch.device) -> Tensor:
-    return torch.randint(CLASSES, (TRIALS, ROWS), generator=torch.Generator().manual_seed(1)).to(device)
+    return torch.randint(CLASSES, (TRIALS, ROWS), generator=torch.Generator().manual_seed(1)).to(
+        device
+    )
 
 
 def options_of(name: str) -> dict[str, tuple[float, ...]]:
     return {option: OPTIONS[option] for option in LOSSES[name].options}
 
 
-def stacked(name: str, device: torch.device, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+def stacked(
+    name: str, device: torch.device, dtype: torch.dtype = torch.float64
+) -> dict[str, Tensor]:
     return {
         option: torch.tensor(values, dtype=dtype, device=device)[:, None, None]
         for option, values in options_of(name).items()
@@ -60,7 +68,9 @@ def stacked(name: str, device: torch.device, dtype: torch.dtype = torch.float64)
 
 def definition(name: str, trial: int) -> Any:
     options = {option: values[trial] for option, values in options_of(name).items()}
-    return HeadConfig(head="dense", loss=name, options=options, reduction="none").build_loss(CLASSES)
+    return HeadConfig(head="dense", loss=name, options=options, reduction="none").build_loss(
+        CLASSES
+    )
 
 
 def test_there_is_every_loss_of_a_dense_head() -> None:
@@ -69,7 +79,9 @@ def test_there_is_every_loss_of_a_dense_head() -> None:
 
 @every_loss
 @pytest.mark.parametrize("case", CASES)
-def test_loss_and_gradient_are_those_of_the_definition(name: str, case: str, device: torch.device) -> None:
+def test_loss_and_gradient_are_those_of_the_definition(
+    name: str, case: str, device: torch.device
+) -> None:
     logits, target = CASES[case](device), targets(device)
     grad = logits.clone()
     loss = STACKED_LOSSES[name].of(grad, target, **stacked(name, device))
@@ -98,7 +110,9 @@ def test_float32_is_as_close_as_it_can_be(name: str, device: torch.device) -> No
     torch.testing.assert_close(single.double(), logits, rtol=1e-5, atol=2e-6 * largest)
 
 
-def test_a_hopeless_target_of_a_softmax_has_the_largest_loss_that_there_is(device: torch.device) -> None:
+def test_a_hopeless_target_of_a_softmax_has_the_largest_loss_that_there_is(
+    device: torch.device,
+) -> None:
     logits = torch.tensor([[[0.0, 200.0, 0.0]]], device=device)
     loss = STACKED_LOSSES["softmax"].of(logits, torch.tensor([[0]], device=device))
     assert loss.item() == pytest.approx(-math.log(torch.finfo(torch.float32).tiny))

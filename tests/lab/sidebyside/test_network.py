@@ -11,16 +11,16 @@ from torch import Tensor, nn
 import zloss
 from tests.lab.sidebyside.small_trials import trial
 from zloss.heads.config import DENSE, SPHERICAL
-from zloss.lab.evaluation import evaluate
-from zloss.lab.networks import NgramNetwork
-from zloss.lab.runs import Run
-from zloss.lab.sidebyside import SideBySide
-from zloss.lab.sidebyside.dropout import DropoutNumbers
-from zloss.lab.sidebyside.network import StackedNetwork
-from zloss.lab.sidebyside.ranking import evaluate_stack
-from zloss.lab.sidebyside.trials import Settings
-from zloss.lab.sidebyside.weights import StackedWeights
-from zloss.lab.training import Experiment, Trainer
+from zloss_lab.evaluation import evaluate
+from zloss_lab.networks import NgramNetwork
+from zloss_lab.runs import Run
+from zloss_lab.sidebyside import SideBySide
+from zloss_lab.sidebyside.dropout import DropoutNumbers
+from zloss_lab.sidebyside.network import StackedNetwork
+from zloss_lab.sidebyside.ranking import evaluate_stack
+from zloss_lab.sidebyside.trials import Settings
+from zloss_lab.sidebyside.weights import StackedWeights
+from zloss_lab.training import Experiment, Trainer
 
 # What trials may differ in, but for dropout, whose random numbers are others than those of a network alone.
 DIFFERENCES: list[dict[str, Any]] = [
@@ -28,7 +28,11 @@ DIFFERENCES: list[dict[str, Any]] = [
     {"lr": 0.1, "seed": 4, "output_lr": 0.03, "network": {"embedding_scale": 0.5}},
     {"lr": 0.06, "seed": 3, "output_lr": 0.01, "weight_decay": 0.1, "output_weight_decay": 0.2},
 ]
-OPTIONS: dict[str, tuple[float, ...]] = {"a": (0.2, 0.5, 1.0), "b": (2.0, 3.0, 5.0), "eps": (0.1, 0.5, 1.0)}
+OPTIONS: dict[str, tuple[float, ...]] = {
+    "a": (0.2, 0.5, 1.0),
+    "b": (2.0, 3.0, 5.0),
+    "eps": (0.1, 0.5, 1.0),
+}
 
 
 def trials(corpus: Path, loss: str, device: torch.device, head: str = "dense") -> list[Experiment]:
@@ -68,7 +72,11 @@ def layers_of(network: NgramNetwork) -> list[Tensor]:
 
 @pytest.mark.parametrize(
     ("loss", "head"),
-    [*((loss, "dense") for loss in DENSE), *((loss, "factored") for loss in SPHERICAL), ("z_loss", "gram")],
+    [
+        *((loss, "dense") for loss in DENSE),
+        *((loss, "factored") for loss in SPHERICAL),
+        ("z_loss", "gram"),
+    ],
 )
 def test_a_stack_takes_the_steps_of_every_trial_alone(
     loss: str, head: str, corpus: Path, tmp_path: Path, device: torch.device
@@ -77,7 +85,9 @@ def test_a_stack_takes_the_steps_of_every_trial_alone(
     stack = SideBySide(experiments)
     alone = [trainer_of(experiment, tmp_path) for experiment in experiments]
     for row, trainer in enumerate(alone):
-        for ours, theirs in zip(stack.network.weights.tensors(), layers_of(trainer.network), strict=True):
+        for ours, theirs in zip(
+            stack.network.weights.tensors(), layers_of(trainer.network), strict=True
+        ):
             assert torch.equal(ours[row], theirs), "they start with the same weights"
     before = stack.network.weights.clone()
     for _ in range(30):
@@ -86,7 +96,12 @@ def test_a_stack_takes_the_steps_of_every_trial_alone(
         # Float32, sums in other orders; a step moves weights by up to 0.03 and repeats what errors there are.
         torch.testing.assert_close(losses, expected, rtol=1e-4, atol=1e-5)
     for row, trainer in enumerate(alone):
-        weights = zip(stack.network.weights.tensors(), layers_of(trainer.network), before.tensors(), strict=True)
+        weights = zip(
+            stack.network.weights.tensors(),
+            layers_of(trainer.network),
+            before.tensors(),
+            strict=True,
+        )
         for ours, theirs, start in weights:
             moved = (theirs - start[row]).abs().max().item()
             assert moved > 1e-4, "not a test"
@@ -115,9 +130,13 @@ OVERFLOWING = [("softmax", 1e15), ("z_loss", 1e15), ("softmax", 1e25), ("taylor_
 
 
 @pytest.mark.parametrize(("loss", "scale"), OVERFLOWING)
-def test_activations_that_overflow_do_not_win(loss: str, scale: float, corpus: Path, device: torch.device) -> None:
+def test_activations_that_overflow_do_not_win(
+    loss: str, scale: float, corpus: Path, device: torch.device
+) -> None:
     """Infinity is not above all others, and what is not a number is not the first of its kind."""
-    network = SideBySide([trial(corpus, loss=loss, device=str(device), seed=seed) for seed in range(2)]).network
+    network = SideBySide(
+        [trial(corpus, loss=loss, device=str(device), seed=seed) for seed in range(2)]
+    ).network
     context = torch.randint(network.num_classes, (200, 3), device=device)
     target = torch.randint(network.num_classes, (200,), device=device)
     ordinary = network.rank(context, target)
@@ -155,7 +174,11 @@ def test_evaluation_is_that_of_every_network_alone(
     results = evaluate_stack(stack.network, alone[0].validation, limit=limit)
     for trainer, result in zip(alone, results, strict=True):
         expected = evaluate(trainer.network, trainer.validation, limit=limit)
-        record = {name: value for name, value in expected.to_record().items() if not name.startswith("perplexity")}
+        record = {
+            name: value
+            for name, value in expected.to_record().items()
+            if not name.startswith("perplexity")
+        }
         assert result.perplexity is None
         # The same ranks, whose reciprocals are added up in another order.
         assert result.to_record() == pytest.approx(record, rel=1e-12)
@@ -165,11 +188,16 @@ def test_evaluation_is_that_of_every_network_alone(
 # ---- dropout ---------------------------------------------------------------------------------------------------------
 
 
-def stacked_at(corpus: Path, rates: list[float], device: torch.device) -> tuple[StackedNetwork, Tensor]:
+def stacked_at(
+    corpus: Path, rates: list[float], device: torch.device
+) -> tuple[StackedNetwork, Tensor]:
     """The same wide network, with another rate of dropout in each trial, and contexts."""
     shape = {"hidden": (400, 300), "context": 3}
     head = {"a": 0.1, "b": 10.0}
-    experiments = [trial(corpus, head=head, network=shape | {"dropout": rate}, device=str(device)) for rate in rates]
+    experiments = [
+        trial(corpus, head=head, network=shape | {"dropout": rate}, device=str(device))
+        for rate in rates
+    ]
     torch.manual_seed(0)
     network = NgramNetwork(experiments[0].network, 13, device=device)
     weights = StackedWeights.of([network] * len(rates))
@@ -179,12 +207,16 @@ def stacked_at(corpus: Path, rates: list[float], device: torch.device) -> tuple[
 
 def numbers_for(network: StackedNetwork, device: torch.device) -> list[Tensor]:
     """Of trials with the same seed, for 100 examples."""
-    numbers = DropoutNumbers([1] * network.weights.trials, batch_size=100, widths=(400, 300), device=device)
+    numbers = DropoutNumbers(
+        [1] * network.weights.trials, batch_size=100, widths=(400, 300), device=device
+    )
     numbers.draw()
     return numbers.of_layers()
 
 
-def test_dropout_has_the_rate_of_the_trial_and_keeps_the_mean(corpus: Path, device: torch.device) -> None:
+def test_dropout_has_the_rate_of_the_trial_and_keeps_the_mean(
+    corpus: Path, device: torch.device
+) -> None:
     rates = [0.0, 0.2, 0.6]
     network, context = stacked_at(corpus, rates, device)
     rows = context + torch.arange(3, device=device)[:, None, None] * 13
@@ -204,7 +236,9 @@ def test_dropout_has_the_rate_of_the_trial_and_keeps_the_mean(corpus: Path, devi
     assert not ((dropped[2] > 0) & (dropped[1] == 0)).any()
 
 
-def test_steps_with_dropout_have_the_gradient_of_what_is_left(corpus: Path, device: torch.device) -> None:
+def test_steps_with_dropout_have_the_gradient_of_what_is_left(
+    corpus: Path, device: torch.device
+) -> None:
     """Against autograd through the same masks, for the lower hidden layer, which has another one above it."""
     network, context = stacked_at(corpus, [0.5, 0.3], device)
     target = context.sum(1) % 13
@@ -214,7 +248,9 @@ def test_steps_with_dropout_have_the_gradient_of_what_is_left(corpus: Path, devi
     network.learn(*stacked, numbers)
     chances = [layer[0] for layer in numbers]
     for row, rate in enumerate((0.5, 0.3)):
-        embedding, *hidden, output = (tensor[row].clone().requires_grad_() for tensor in before.tensors())
+        embedding, *hidden, output = (
+            tensor[row].clone().requires_grad_() for tensor in before.tensors()
+        )
         h = embedding[context].flatten(1)
         for weight, bias, chance in zip(hidden[::2], hidden[1::2], chances, strict=True):
             h = torch.relu(h @ weight.T + bias) * (chance >= rate) / (1 - rate)
@@ -225,23 +261,35 @@ def test_steps_with_dropout_have_the_gradient_of_what_is_left(corpus: Path, devi
             assert leaf.grad is not None
             moved = lr * leaf.grad
             # Differences of weights near 0.1, each rounded to 1e-8.
-            torch.testing.assert_close(leaf - ours[row], moved, rtol=1e-3, atol=2e-8 + 1e-4 * moved.abs().max().item())
+            torch.testing.assert_close(
+                leaf - ours[row], moved, rtol=1e-3, atol=2e-8 + 1e-4 * moved.abs().max().item()
+            )
 
 
 # ---- on a GPU --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("precision", ["float32", "tf32"])
-def test_a_captured_stack_is_one_that_is_not(precision: str, corpus: Path, cuda: torch.device) -> None:
+def test_a_captured_stack_is_one_that_is_not(
+    precision: str, corpus: Path, cuda: torch.device
+) -> None:
     """Dropout included: a captured step sees the random numbers that were drawn for it.
 
     By the softmax: the Z-loss may make much of the last bit, see `SAME` in `test_training.py`.
     """
     stacks = []
     for graph in (False, True):
-        options: dict[str, Any] = {"loss": "softmax", "graph": graph, "device": str(cuda), "steps": 40}
+        options: dict[str, Any] = {
+            "loss": "softmax",
+            "graph": graph,
+            "device": str(cuda),
+            "steps": 40,
+        }
         shape = {"precision": precision, "dropout": 0.3}
-        experiments = [trial(corpus, lr=lr, seed=seed, network=shape, **options) for lr, seed in ((0.1, 0), (0.2, 1))]
+        experiments = [
+            trial(corpus, lr=lr, seed=seed, network=shape, **options)
+            for lr, seed in ((0.1, 0), (0.2, 1))
+        ]
         stack = SideBySide(experiments)
         losses = torch.stack([stack.take_step().clone() for _ in range(40)])
         stacks.append((losses, stack.network.weights.tensors()))

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from tests.lab.sidebyside.pretended_graph import pretend_captured_stacks
 from tests.lab.sidebyside.small_trials import trial
-from zloss.lab.evaluation import Evaluation
-from zloss.lab.runs import Run
-from zloss.lab.sidebyside import SideBySide
-from zloss.lab.sidebyside.dropout import DropoutNumbers
-from zloss.lab.sidebyside.ranking import evaluate_stack
-from zloss.lab.training import Experiment, Progress, Trainer, fit
+from zloss_lab.evaluation import Evaluation
+from zloss_lab.runs import Run
+from zloss_lab.sidebyside import SideBySide
+from zloss_lab.sidebyside.dropout import DropoutNumbers
+from zloss_lab.sidebyside.ranking import evaluate_stack
+from zloss_lab.training import Experiment, Progress, Trainer, fit
 
 HOPELESS = 1e30  # a learning rate
 
@@ -38,27 +38,37 @@ def assert_same_trial(stack: SideBySide, number: int, other: SideBySide, other_n
 
 
 def test_trials_learn_as_they_would_alone(corpus: Path, tmp_path: Path) -> None:
-    experiments = [trial(corpus, steps=200, seed=seed, lr=lr) for seed, lr in ((0, 0.1), (1, 0.1), (0, 0.01))]
+    experiments = [
+        trial(corpus, steps=200, seed=seed, lr=lr) for seed, lr in ((0, 0.1), (1, 0.1), (0, 0.01))
+    ]
     outcomes = SideBySide(experiments).train()
     for number, outcome in enumerate(outcomes):
         run = fit(experiments[number], tmp_path / str(number))
         records = [record for record in run.metrics() if record["kind"] == "validation"]
-        assert [validation.step for validation in outcome.validations] == [record["step"] for record in records]
+        assert [validation.step for validation in outcome.validations] == [
+            record["step"] for record in records
+        ]
         for validation, record in zip(outcome.validations, records, strict=True):
             # Float32 in another order, so that one close call in 200 examples may go the other way.
-            assert validation.evaluation.top_k_error[1] == pytest.approx(record["top_1_error"], abs=0.006)
+            assert validation.evaluation.top_k_error[1] == pytest.approx(
+                record["top_1_error"], abs=0.006
+            )
             assert validation.epoch == record["epoch"]
         assert outcome.best is not None
         assert outcome.best in outcome.validations
         errors = [validation.evaluation.top_k_error[1] for validation in outcome.validations]
         assert outcome.best.evaluation.top_k_error[1] == min(errors)
         assert not outcome.has_ended
-    assert outcomes[0].validations[-1].evaluation.top_k_error[1] < 0.5  # most words follow from the ones before
+    assert (
+        outcomes[0].validations[-1].evaluation.top_k_error[1] < 0.5
+    )  # most words follow from the ones before
 
 
 def test_scores_are_those_of_the_best_weights(corpus: Path) -> None:
     """The rates of the second trial are so high that its last validation is not its best."""
-    stack = SideBySide([trial(corpus, seed=1, validate_every=5), trial(corpus, output_lr=30.0, validate_every=5)])
+    stack = SideBySide(
+        [trial(corpus, seed=1, validate_every=5), trial(corpus, output_lr=30.0, validate_every=5)]
+    )
     seen: list[list[Tensor]] = []
 
     def note(_epoch: int, evaluations: list[Evaluation | None]) -> Collection[int]:
@@ -92,15 +102,22 @@ def test_the_best_is_the_best_by_the_score(score: str, corpus: Path) -> None:
 def test_the_best_weights_by_several_scores(corpus: Path) -> None:
     """Kept in one training, they are those of a training by each score alone."""
     scores = ("mean_rank", "mrr")
-    options: dict[str, Any] = {"output_lr": 30.0, "validate_every": 5}  # so high that no two scores agree in the best
+    options: dict[str, Any] = {
+        "output_lr": 30.0,
+        "validate_every": 5,
+    }  # so high that no two scores agree in the best
     experiments = [trial(corpus, seed=seed, **options) for seed in range(2)]
     stack = SideBySide(experiments, scores=scores)
     outcomes = stack.train()
-    steps = {best.step for score in ("top_1_error", *scores) if (best := outcomes[0].best_by(score))}
+    steps = {
+        best.step for score in ("top_1_error", *scores) if (best := outcomes[0].best_by(score))
+    }
     assert len(steps) > 1, "not a test"
     for score in scores:
         alone = SideBySide([trial(corpus, seed=seed, score=score, **options) for seed in range(2)])
-        assert [outcome.best_by(score) for outcome in outcomes] == [outcome.best for outcome in alone.train()]
+        assert [outcome.best_by(score) for outcome in outcomes] == [
+            outcome.best for outcome in alone.train()
+        ]
         assert stack.evaluate("test", score=score) == alone.evaluate("test")
     assert stack.evaluate("test") == stack.evaluate("test", score="top_1_error")
     assert stack.evaluate("test", trials=[1]) == stack.evaluate("test")[1:]
@@ -119,14 +136,18 @@ def test_seeds_that_are_trained_apart_drop_other_units(corpus: Path) -> None:
         assert stack._dropout is not None
         drawn.append(stack._dropout.of_layers()[0])
     assert torch.equal(drawn[0], drawn[2])
-    assert ((drawn[0] < 0.3) == (drawn[1] < 0.3)).double().mean().item() == pytest.approx(0.58, abs=0.1)
+    assert ((drawn[0] < 0.3) == (drawn[1] < 0.3)).double().mean().item() == pytest.approx(
+        0.58, abs=0.1
+    )
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 def test_trials_that_end_change_nothing_for_the_others(dropout: float, corpus: Path) -> None:
     """One is pruned and ignored, another goes and the stack shrinks; the rest go on to the last bit as with them."""
     network = {"dropout": dropout}
-    experiments = [trial(corpus, seed=seed, lr=0.05 * (1 + seed), network=network) for seed in range(5)]
+    experiments = [
+        trial(corpus, seed=seed, lr=0.05 * (1 + seed), network=network) for seed in range(5)
+    ]
     stack, whole = SideBySide(experiments), SideBySide(experiments)
     sizes, told = [], []
 
@@ -151,8 +172,14 @@ def test_trials_that_end_change_nothing_for_the_others(dropout: float, corpus: P
 def test_a_trial_does_not_mind_its_neighbours(corpus: Path) -> None:
     """In another place of another stack it is the same, dropout included, and also without neighbours."""
     ours = trial(corpus, seed=5, network={"dropout": 0.3})
-    others = [trial(corpus, seed=seed, lr=0.3, network={"dropout": 0.1 * seed}) for seed in range(3)]
-    one, other, alone = SideBySide([ours, *others]), SideBySide([others[0], ours]), SideBySide([ours])
+    others = [
+        trial(corpus, seed=seed, lr=0.3, network={"dropout": 0.1 * seed}) for seed in range(3)
+    ]
+    one, other, alone = (
+        SideBySide([ours, *others]),
+        SideBySide([others[0], ours]),
+        SideBySide([ours]),
+    )
     for stack in (one, other, alone):
         stack.train()
     assert_same_trial(one, 0, other, 1)
@@ -168,7 +195,9 @@ def test_a_trial_does_not_mind_its_neighbours(corpus: Path) -> None:
         ("squared_error", {"output_lr": HOPELESS}),
     ],
 )
-def test_a_trial_that_diverges_does_so_alone(loss: str, hopeless: dict[str, Any], corpus: Path) -> None:
+def test_a_trial_that_diverges_does_so_alone(
+    loss: str, hopeless: dict[str, Any], corpus: Path
+) -> None:
     good = [trial(corpus, loss=loss, seed=seed) for seed in range(4)]
     bad = trial(corpus, loss=loss, **hopeless)
     stack, sound = SideBySide([good[0], bad, *good[1:]]), SideBySide(good)
@@ -180,7 +209,13 @@ def test_a_trial_that_diverges_does_so_alone(loss: str, hopeless: dict[str, Any]
     assert [evaluations[1] for evaluations in told] == [None, None]
     for number, other in ((0, 0), (2, 1), (3, 2), (4, 3)):
         assert_same_trial(stack, number, sound, other)
-    assert [result is None for result in stack.evaluate("test")] == [False, True, False, False, False]
+    assert [result is None for result in stack.evaluate("test")] == [
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 def test_weights_that_are_no_numbers_count_before_a_loss_shows_it(corpus: Path) -> None:
@@ -219,7 +254,11 @@ def test_a_validation_an_epoch(corpus: Path) -> None:
     stack = SideBySide([trial(corpus, validate_every=None, steps=None, epochs=3)])
     outcome = stack.train(lambda epoch, _: epochs.append(epoch) or ())[0]  # type: ignore[func-returns-value]
     length = len(stack.batches)
-    assert [(v.step, v.epoch) for v in outcome.validations] == [(length, 1), (2 * length, 2), (3 * length, 3)]
+    assert [(v.step, v.epoch) for v in outcome.validations] == [
+        (length, 1),
+        (2 * length, 2),
+        (3 * length, 3),
+    ]
     assert epochs == [1, 2]
 
 
@@ -258,7 +297,11 @@ def test_a_judge_who_is_mistaken(corpus: Path) -> None:
 def test_factored_trials_are_dense_ones(corpus: Path, tmp_path: Path) -> None:
     experiment = trial(corpus, head={"head": "factored", "a": 0.5, "b": 2.0})
     outcome = SideBySide([experiment]).train()[0]
-    records = [record for record in fit(experiment, tmp_path / "run").metrics() if record["kind"] == "validation"]
+    records = [
+        record
+        for record in fit(experiment, tmp_path / "run").metrics()
+        if record["kind"] == "validation"
+    ]
     for validation, record in zip(outcome.validations, records, strict=True):
         assert validation.evaluation.mean_rank == pytest.approx(record["mean_rank"], abs=0.01)
 
@@ -283,7 +326,9 @@ class FollowedStack(SideBySide):
 
     def take_step(self) -> Tensor:
         losses = super().take_step()
-        self.history.append([tensor.clone() for tensor in (losses, *self.network.weights.tensors())])
+        self.history.append(
+            [tensor.clone() for tensor in (losses, *self.network.weights.tensors())]
+        )
         return losses
 
 
@@ -295,10 +340,15 @@ def float64() -> Iterator[None]:
     torch.set_default_dtype(before)
 
 
-def shrunk_stack(corpus: Path, device: torch.device, dropout: float, *, graph: bool) -> FollowedStack:
+def shrunk_stack(
+    corpus: Path, device: torch.device, dropout: float, *, graph: bool
+) -> FollowedStack:
     """Of four trials, then two, then one, for 20 steps each, of which a graph replays all but the first three."""
     network = {"dropout": dropout, "hidden": (64, 64)}
-    experiments = [trial(corpus, seed=seed, network=network, device=str(device), graph=graph) for seed in range(4)]
+    experiments = [
+        trial(corpus, seed=seed, network=network, device=str(device), graph=graph)
+        for seed in range(4)
+    ]
     stack = FollowedStack(experiments)
     stack.train(lambda *_: {20: [1, 3], 40: [0]}[stack.step])
     assert [len(losses) for losses, *_ in stack.history] == [4] * 20 + [2] * 20 + [1] * 20
@@ -309,7 +359,9 @@ def shrunk_stack(corpus: Path, device: torch.device, dropout: float, *, graph: b
 def deviations(stack: FollowedStack, other: FollowedStack) -> Tensor:  # (steps,)
     """The largest of every step."""
     steps = zip(stack.history, other.history, strict=True)
-    return torch.tensor([[(x - y).abs().max().item() for x, y in zip(*step, strict=True)] for step in steps]).amax(1)
+    return torch.tensor(
+        [[(x - y).abs().max().item() for x, y in zip(*step, strict=True)] for step in steps]
+    ).amax(1)
 
 
 @pytest.mark.usefixtures("float64")
@@ -320,14 +372,18 @@ def test_a_captured_stack_shrinks(
     """And takes every step of one that is not captured, before and after."""
     if device.type == "cpu":
         pretend_captured_stacks(monkeypatch)
-    plain, captured = (shrunk_stack(corpus, device, dropout, graph=graph) for graph in (False, True))
+    plain, captured = (
+        shrunk_stack(corpus, device, dropout, graph=graph) for graph in (False, True)
+    )
     assert deviations(captured, plain).max() < SAME
     for ours, theirs in zip(captured.outcomes, plain.outcomes, strict=True):
         assert (ours.pruned, ours.validations) == (theirs.pruned, theirs.validations)
 
 
 @pytest.mark.usefixtures("float64")
-def test_a_graph_that_reads_old_random_numbers_is_noticed(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_that_reads_old_random_numbers_is_noticed(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A test of the one above: the new ones are not put where those before them were, as they have to be."""
     pretend_captured_stacks(monkeypatch)
     draw = DropoutNumbers.draw
@@ -337,7 +393,9 @@ def test_a_graph_that_reads_old_random_numbers_is_noticed(corpus: Path, monkeypa
         draw(numbers)
 
     monkeypatch.setattr(DropoutNumbers, "draw", draw_elsewhere)
-    plain, captured = (shrunk_stack(corpus, torch.device("cpu"), 0.4, graph=graph) for graph in (False, True))
+    plain, captured = (
+        shrunk_stack(corpus, torch.device("cpu"), 0.4, graph=graph) for graph in (False, True)
+    )
     found = deviations(captured, plain)
     assert found[:4].max() < SAME, "the first steps are not replayed"
     assert found[4:].min() > 1e-3

@@ -9,11 +9,17 @@ import pytest
 import torch
 
 from tests.lab.sidebyside.small_trials import trial
-from zloss.lab.sidebyside.trials import Settings, check_trials, grouped
+from zloss_lab.sidebyside.trials import Settings, check_trials, grouped
 
 CORPUS = Path("nowhere")
 FREE: dict[str, dict[str, Any]] = {
-    "rates": {"lr": 0.3, "output_lr": 0.7, "weight_decay": 0.1, "output_weight_decay": 0.2, "seed": 9},
+    "rates": {
+        "lr": 0.3,
+        "output_lr": 0.7,
+        "weight_decay": 0.1,
+        "output_weight_decay": 0.2,
+        "seed": 9,
+    },
     "scales": {"network": {"dropout": 0.5, "embedding_scale": 2.0, "output_scale": 0.1}},
     "loss": {"head": {"a": 0.9, "b": 3.0}},
 }
@@ -29,7 +35,10 @@ BOUND: dict[str, dict[str, Any]] = {
     "device": {"device": "cuda"},
 }
 UNSUITED: dict[str, dict[str, Any]] = {
-    "network.head.head must be one of dense, factored, gram, got 'sampled'": {"loss": "", "head": {"head": "sampled"}},
+    "network.head.head must be one of dense, factored, gram, got 'sampled'": {
+        "loss": "",
+        "head": {"head": "sampled"},
+    },
     "network.head.bias must be false": {"head": {"bias": True}},
     "network.head.reduction must be 'mean', got 'sum'": {"head": {"reduction": "sum"}},
     "network.precision must be 'float32' or 'tf32', got 'bf16'": {"network": {"precision": "bf16"}},
@@ -80,7 +89,10 @@ def test_groups_are_what_fits_together() -> None:
 
 
 def test_settings_are_columns(device: torch.device) -> None:
-    experiments = [trial(CORPUS, lr=0.5, network={"dropout": 0.25}), trial(CORPUS, head={"a": 0.3, "b": 2.0})]
+    experiments = [
+        trial(CORPUS, lr=0.5, network={"dropout": 0.25}),
+        trial(CORPUS, head={"a": 0.3, "b": 2.0}),
+    ]
     settings = Settings.of(experiments, 400, device)
     assert settings.lr.shape == (2, 1, 1)
     assert settings.lr.flatten().tolist() == pytest.approx([0.5, 0.1])
@@ -91,5 +103,9 @@ def test_settings_are_columns(device: torch.device) -> None:
     second = settings.select(torch.tensor([1], device=device))
     for field in dataclasses.fields(Settings):
         whole, part = getattr(settings, field.name), getattr(second, field.name)
-        pairs = [(whole, part)] if isinstance(whole, torch.Tensor) else [(whole[name], part[name]) for name in whole]
+        pairs = (
+            [(whole, part)]
+            if isinstance(whole, torch.Tensor)
+            else [(whole[name], part[name]) for name in whole]
+        )
         assert all(torch.equal(one[1:], other) for one, other in pairs)

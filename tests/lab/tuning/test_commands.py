@@ -13,15 +13,15 @@ from rich.console import Console
 
 from tests.lab.command_line import zloss
 from tests.lab.tuning.tiny import SPACE, MadeUp, distance, tiny_corpus, tiny_plan
-from zloss.lab.configuration import to_table
-from zloss.lab.experiments import build_experiment
-from zloss.lab.training import Experiment
-from zloss.lab.tuning.display import Board, trials_table, watching
-from zloss.lab.tuning.evaluators import Ending, Judge, OneByOne
-from zloss.lab.tuning.recipe import toml_value, train_command, train_config
-from zloss.lab.tuning.space import space_table
-from zloss.lab.tuning.study import TuningStudy
-from zloss.lab.tuning.trials import Trial
+from zloss_lab.configuration import to_table
+from zloss_lab.experiments import build_experiment
+from zloss_lab.training import Experiment
+from zloss_lab.tuning.display import Board, trials_table, watching
+from zloss_lab.tuning.evaluators import Ending, Judge, OneByOne
+from zloss_lab.tuning.recipe import toml_value, train_command, train_config
+from zloss_lab.tuning.space import space_table
+from zloss_lab.tuning.study import TuningStudy
+from zloss_lab.tuning.trials import Trial
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +37,25 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_from_a_space_to_a_training(
-    corpus: Path, space: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    corpus: Path,
+    space: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    asked = ("tune", "run", "it", "--corpus", corpus, "--space", space, "--score", "top_1_error", "--no-prune")
+    asked = (
+        "tune",
+        "run",
+        "it",
+        "--corpus",
+        corpus,
+        "--space",
+        space,
+        "--score",
+        "top_1_error",
+        "--no-prune",
+    )
     assert zloss(*asked, "--trials", 3) == 0
     assert "3 of 3 trials: 3 complete" in capsys.readouterr().out
     assert zloss(*asked, "--trials", 3) == 0  # nothing is left to do
@@ -62,10 +77,14 @@ def test_from_a_space_to_a_training(
 
     assert zloss("tune", "best", "it", "--score", "mrr", "--to", "best.toml", "--json") == 0
     best = json.loads(capsys.readouterr().out)
-    assert best["value"] == max(trial["scores"]["mrr"] for trial in trials if trial["trial"] == best["trial"])
+    assert best["value"] == max(
+        trial["scores"]["mrr"] for trial in trials if trial["trial"] == best["trial"]
+    )
     command = shlex.split(best["command"])
     assert zloss(*command[1:]) == 0
-    assert zloss("train", "two", "--corpus", corpus, "--preset", "ptb", "--config", "best.toml") == 0
+    assert (
+        zloss("train", "two", "--corpus", corpus, "--preset", "ptb", "--config", "best.toml") == 0
+    )
     capsys.readouterr()
     assert zloss("runs", "runs/best", "two", "--json") == 0
     one, other = json.loads(capsys.readouterr().out)
@@ -85,17 +104,25 @@ def test_what_to_do_next_can_be_copied(
 @pytest.mark.parametrize("name", ["z_loss", "softmax", "spherical_softmax"])
 def test_a_trial_as_a_training(name: str, corpus: Path, tmp_path: Path) -> None:
     """The command and the file give the same experiment, whatever the head of the preset was."""
-    plan = tiny_plan(corpus, space=space_table(name), settings=["training.epochs=3"], first=7, name="two\nlines")
+    plan = tiny_plan(
+        corpus, space=space_table(name), settings=["training.epochs=3"], first=7, name="two\nlines"
+    )
     settings = next(plan.searched.examples())
     trial = Trial(0, "complete", settings, [], "", None)
     words = shlex.split(train_command(plan, trial, "mrr"))
     sets = [value for flag, value in itertools.pairwise(words) if flag == "--set"]
-    by_command = build_experiment(words[words.index("--corpus") + 1], preset_name="ptb", settings=sets)
+    by_command = build_experiment(
+        words[words.index("--corpus") + 1], preset_name="ptb", settings=sets
+    )
     (tmp_path / "it.toml").write_text(train_config(plan, trial, "mrr"))
     by_file = build_experiment(str(corpus), preset_name="ptb", file=tmp_path / "it.toml")
     assert to_table(by_command) == to_table(by_file)
     assert to_table(by_file)["network"]["head"]["loss"] == name
-    assert (by_file.training.epochs, by_file.training.score, by_file.training.validate_every) == (3, "mrr", None)
+    assert (by_file.training.epochs, by_file.training.score, by_file.training.validate_every) == (
+        3,
+        "mrr",
+        None,
+    )
     assert by_file.training.lr == settings["training.lr"]
 
 
@@ -106,34 +133,85 @@ def test_a_config_with_another_head_takes_none_of_the_options_of_the_preset(tmp_
         return experiment.network.head.to_dict()
 
     kept = {"reduction": "mean", "ignore_index": -100}
-    assert head("[network.head]\nb = 5.0") == kept | {"head": "factored", "loss": "z_loss", "a": 0.2, "b": 5.0}
+    assert head("[network.head]\nb = 5.0") == kept | {
+        "head": "factored",
+        "loss": "z_loss",
+        "a": 0.2,
+        "b": 5.0,
+    }
     assert head('[network.head]\nloss = "z_loss"\nb = 5.0')["a"] == 0.2
     assert head('[network.head]\nhead = "dense"') == kept | {"head": "dense", "loss": "softmax"}
-    assert head('[network.head]\nloss = "squared_error"') == kept | {"head": "factored", "loss": "squared_error"}
+    assert head('[network.head]\nloss = "squared_error"') == kept | {
+        "head": "factored",
+        "loss": "squared_error",
+    }
 
 
 def test_toml_values_are_read_back() -> None:
-    value = {"text": 'a "b"', "list": [1, 2.5, [True]], "tiny": 1e-30, "large": 1e30, "table": {"inner": -3}}
+    value = {
+        "text": 'a "b"',
+        "list": [1, 2.5, [True]],
+        "tiny": 1e-30,
+        "large": 1e30,
+        "table": {"inner": -3},
+    }
     assert tomllib.loads(f"value = {toml_value(value)}")["value"] == value
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("run", "NEW", "--corpus", "CORPUS"), "a new study needs --corpus FOLDER and --space NAME"),
-        (("run", "NEW", "--corpus", "CORPUS", "--space", "z_los"), "unknown space: 'z_los'; did you mean 'z_loss'?"),
-        (("run", "NEW", "--corpus", "CORPUS", "--space", "MISSING.toml"), "cannot be read as TOML"),
-        (("run", "NEW", "--corpus", "NOWHERE", "--space", "SPACE"), "NOWHERE is no prepared corpus"),
-        (("run", "NEW", "--corpus", "CORPUS", "--space", "SPACE", "--score", "mmr"), "did you mean 'mrr'"),
-        (("run", "NEW", "--corpus", "CORPUS", "--space", "SPACE", "--preset", "ptp"), "did you mean 'ptb'"),
-        (("run", "NEW", "--corpus", "CORPUS", "--space", "SPACE", "--set", "training.lrr=1"), "did you mean 'lr'"),
-        (("run", "NEW", "--corpus", "CORPUS", "--space", "SPACE", "--trials", "0"), "--trials must be at least 1"),
         (
-            ("run", "NEW", "--corpus", "CORPUS", "--space", "SPACE", "--at-once", "2", "--keep-runs"),
+            ("run", "NEW", "--corpus", "CORPUS"),
+            "a new study needs --corpus FOLDER and --space NAME",
+        ),
+        (
+            ("run", "NEW", "--corpus", "CORPUS", "--space", "z_los"),
+            "unknown space: 'z_los'; did you mean 'z_loss'?",
+        ),
+        (("run", "NEW", "--corpus", "CORPUS", "--space", "MISSING.toml"), "cannot be read as TOML"),
+        (
+            ("run", "NEW", "--corpus", "NOWHERE", "--space", "SPACE"),
+            "NOWHERE is no prepared corpus",
+        ),
+        (
+            ("run", "NEW", "--corpus", "CORPUS", "--space", "SPACE", "--score", "mmr"),
+            "did you mean 'mrr'",
+        ),
+        (
+            ("run", "NEW", "--corpus", "CORPUS", "--space", "SPACE", "--preset", "ptp"),
+            "did you mean 'ptb'",
+        ),
+        (
+            ("run", "NEW", "--corpus", "CORPUS", "--space", "SPACE", "--set", "training.lrr=1"),
+            "did you mean 'lr'",
+        ),
+        (
+            ("run", "NEW", "--corpus", "CORPUS", "--space", "SPACE", "--trials", "0"),
+            "--trials must be at least 1",
+        ),
+        (
+            (
+                "run",
+                "NEW",
+                "--corpus",
+                "CORPUS",
+                "--space",
+                "SPACE",
+                "--at-once",
+                "2",
+                "--keep-runs",
+            ),
             "--keep-runs is for trials that are trained one by one",
         ),
-        (("run", "CORPUS", "--corpus", "CORPUS", "--space", "SPACE"), "is not empty and not a study"),
-        (("run", "STUDY", "--corpus", "CORPUS", "--space", "SPACE", "--score", "mrr"), "a study that differs in score"),
+        (
+            ("run", "CORPUS", "--corpus", "CORPUS", "--space", "SPACE"),
+            "is not empty and not a study",
+        ),
+        (
+            ("run", "STUDY", "--corpus", "CORPUS", "--space", "SPACE", "--score", "mrr"),
+            "a study that differs in score",
+        ),
         (("run", "STUDY", "--resume", "--score", "mrr"), "leave out --score"),
         (("run", "NOWHERE", "--resume"), "NOWHERE is not a study: there is no study.json in it"),
         (("show", "NOWHERE"), "is not a study"),
@@ -143,7 +221,16 @@ def test_toml_values_are_read_back() -> None:
         (("best", "STUDY", "--score", "perplexity"), "has been judged by perplexity yet"),
         (("transfer", "STUDY"), "it takes 3 complete trials"),
         (
-            ("run", "NEW", "--corpus", "CORPUS", "--space", "SPACE", "--storage", "sqlite:///:memory:"),
+            (
+                "run",
+                "NEW",
+                "--corpus",
+                "CORPUS",
+                "--space",
+                "SPACE",
+                "--storage",
+                "sqlite:///:memory:",
+            ),
             "the storage sqlite:///:memory: is in memory, and gone with the worker: name a file",
         ),
     ],
@@ -174,7 +261,16 @@ def test_a_storage_is_found_from_another_folder(
     for place in ("here", "there"):
         (tmp_path / place).mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    asked = ("--corpus", corpus, "--space", space, "--storage", "sqlite:///shared.db", "--trials", 1)
+    asked = (
+        "--corpus",
+        corpus,
+        "--space",
+        space,
+        "--storage",
+        "sqlite:///shared.db",
+        "--trials",
+        1,
+    )
     assert zloss("tune", "run", tmp_path / "study", *asked) == 0
     assert zloss("tune", "run", tmp_path / "study", *asked) == 0  # the same command again
     monkeypatch.chdir(tmp_path / "there")
@@ -183,12 +279,18 @@ def test_a_storage_is_found_from_another_folder(
 
 
 def test_ctrl_c_keeps_what_is_there(
-    corpus: Path, space: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    corpus: Path,
+    space: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     begun: list[int] = []
     evaluate = MadeUp(distance).evaluate
 
-    def interrupted(self: OneByOne, experiments: Mapping[int, Experiment], judge: Judge) -> dict[int, Ending]:
+    def interrupted(
+        self: OneByOne, experiments: Mapping[int, Experiment], judge: Judge
+    ) -> dict[int, Ending]:
         begun.extend(experiments)
         if len(begun) == 2:
             raise KeyboardInterrupt
@@ -201,9 +303,10 @@ def test_ctrl_c_keeps_what_is_there(
     assert "stopped; 1 of 3 trials: 1 complete, 1 interrupted" in error
     assert f"zloss tune run {folder} --resume" in error
     assert zloss("tune", "run", folder, "--resume") == 0
-    assert [trial.state for trial in TuningStudy.open(folder).trials()] == ["complete", "interrupted"] + [
-        "complete"
-    ] * 2
+    assert [trial.state for trial in TuningStudy.open(folder).trials()] == [
+        "complete",
+        "interrupted",
+    ] + ["complete"] * 2
 
 
 def test_tables_of_trials(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,7 +322,11 @@ def test_tables_of_trials(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert {"complete", "output", "dropout", "embedding", "scale"} <= set(words)
     capsys.readouterr()
     assert zloss("tune", "show", tmp_path / "it") == 0
-    (row,) = (line for line in capsys.readouterr().out.splitlines() if "complete" in line and "of 1" not in line)
+    (row,) = (
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if "complete" in line and "of 1" not in line
+    )
     assert len(row.split()) == len(keys) + 4
 
 
@@ -255,7 +362,12 @@ def test_a_screen_tells_what_was_given_up(corpus: Path, tmp_path: Path) -> None:
     study = TuningStudy.begin(tmp_path / "it", tiny_plan(corpus))
     screen = Console(width=120, file=io.StringIO(), force_terminal=True)
     with watching(study, screen) as tell:
-        tell([Trial(3, "running", {}, [], "", None), Trial(4, "interrupted", {}, [], "nobody knows why", None)])
+        tell(
+            [
+                Trial(3, "running", {}, [], "", None),
+                Trial(4, "interrupted", {}, [], "nobody knows why", None),
+            ]
+        )
     shown = screen.file.getvalue()  # type: ignore[attr-defined]
     assert "trial 4 interrupted  nobody knows why" in shown
     assert "trial 3" not in shown

@@ -11,11 +11,13 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from tests.lab.tuning.tiny import SPACE, tiny_corpus, tiny_plan
 from zloss.heads.config import LOSSES
-from zloss.lab.configuration import ConfigError
-from zloss.lab.tuning.space import Space, space_names, space_table
+from zloss_lab.configuration import ConfigError
+from zloss_lab.tuning.space import Space, space_names, space_table
 
 SOFTMAX = {"head": "dense", "loss": "softmax"}
-SOFTMAX_OR_Z_LOSS = {"search": {"network": {"head": {"choices": [SOFTMAX, {"head": "factored", "loss": "z_loss"}]}}}}
+SOFTMAX_OR_Z_LOSS = {
+    "search": {"network": {"head": {"choices": [SOFTMAX, {"head": "factored", "loss": "z_loss"}]}}}
+}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,11 @@ def test_entries_become_distributions() -> None:
         "network.embedding": CategoricalDistribution([64, 128]),
     }
     drawn = {"training.lr": 0.3, "network.hidden": "[512, 256]", "network.embedding": 64}
-    assert space.settings(drawn) == {"training.lr": 0.3, "network.hidden": [512, 256], "network.embedding": 64}
+    assert space.settings(drawn) == {
+        "training.lr": 0.3,
+        "network.hidden": [512, 256],
+        "network.embedding": 64,
+    }
 
 
 @pytest.mark.parametrize(
@@ -57,15 +63,42 @@ def test_entries_become_distributions() -> None:
         ({"search": 3}, "[search] must be a table, got 3"),
         (searching(lr=0.1), "[search.training.lr] must be { low, high } or { choices }, got 0.1"),
         (searching(lr={"low": 1.0}), "[search.training.lr] needs low and high, or choices"),
-        (searching(lr={"low": 0.1, "hihg": 1.0}), "[search.training.lr] unknown key: 'hihg'; did you mean 'high'?"),
-        (searching(lr={"low": "a", "high": 1.0}), "search.training.lr.low must be int or float, got 'a'"),
-        (searching(lr={"low": 2.0, "high": 1.0}), "[search.training.lr] low must not be above high, got low 2.0 and"),
-        (searching(lr={"low": 2, "high": 1}), "[search.training.lr] low must not be above high, got low 2 and high 1"),
-        (searching(lr={"low": 0.0, "high": 1.0, "log": True}), "[search.training.lr] low must be above 0 where log is"),
-        (searching(lr={"low": 0, "high": 9, "log": True}), "[search.training.lr] low must be above 0 where log"),
-        (searching(lr={"low": 1, "high": 9, "step": 0}), "[search.training.lr] step must be above 0, got 0"),
-        (searching(lr={"low": 0.0, "high": 1.0, "step": -0.5}), "[search.training.lr] step must be above 0, got -0.5"),
-        (searching(lr={"low": 1, "high": 9, "step": 2, "log": True}), "step 2 and log do not go together"),
+        (
+            searching(lr={"low": 0.1, "hihg": 1.0}),
+            "[search.training.lr] unknown key: 'hihg'; did you mean 'high'?",
+        ),
+        (
+            searching(lr={"low": "a", "high": 1.0}),
+            "search.training.lr.low must be int or float, got 'a'",
+        ),
+        (
+            searching(lr={"low": 2.0, "high": 1.0}),
+            "[search.training.lr] low must not be above high, got low 2.0 and",
+        ),
+        (
+            searching(lr={"low": 2, "high": 1}),
+            "[search.training.lr] low must not be above high, got low 2 and high 1",
+        ),
+        (
+            searching(lr={"low": 0.0, "high": 1.0, "log": True}),
+            "[search.training.lr] low must be above 0 where log is",
+        ),
+        (
+            searching(lr={"low": 0, "high": 9, "log": True}),
+            "[search.training.lr] low must be above 0 where log",
+        ),
+        (
+            searching(lr={"low": 1, "high": 9, "step": 0}),
+            "[search.training.lr] step must be above 0, got 0",
+        ),
+        (
+            searching(lr={"low": 0.0, "high": 1.0, "step": -0.5}),
+            "[search.training.lr] step must be above 0, got -0.5",
+        ),
+        (
+            searching(lr={"low": 1, "high": 9, "step": 2, "log": True}),
+            "step 2 and log do not go together",
+        ),
         (searching(lr={"low": 0.0, "high": float("inf")}), "finite numbers"),
         (searching(lr={"low": 0.0, "high": 1.0, "step": 0.3}), "is no multiple of step 0.3"),
         (searching(lr={"choices": []}), "choices must be some different values"),
@@ -82,12 +115,27 @@ def test_mistakes_are_named(table: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"space": searching(lrr={"low": 1, "high": 2})}, "'training.lrr'; did you mean 'training.lr"),
+        (
+            {"space": searching(lrr={"low": 1, "high": 2})},
+            "'training.lrr'; did you mean 'training.lr",
+        ),
         ({"space": {"search": {"lr": {"low": 1, "high": 2}}}}, "unknown key in [search]: 'lr'"),
-        ({"space": searching(score={"choices": ["mrr"]})}, "unknown key in [search]: 'training.score'"),
-        ({"space": {"search": {"network": {"head": {"aa": {"low": 1, "high": 2}}}}}}, "did you mean 'network.head.a'"),
-        ({"space": searching(lr={"low": -1.0, "high": 2.0})}, "lr must be a finite number > 0, got -1.0"),
-        ({"space": searching(mode={"choices": ["running", "sideways"]})}, "training.mode must be 'running'"),
+        (
+            {"space": searching(score={"choices": ["mrr"]})},
+            "unknown key in [search]: 'training.score'",
+        ),
+        (
+            {"space": {"search": {"network": {"head": {"aa": {"low": 1, "high": 2}}}}}},
+            "did you mean 'network.head.a'",
+        ),
+        (
+            {"space": searching(lr={"low": -1.0, "high": 2.0})},
+            "lr must be a finite number > 0, got -1.0",
+        ),
+        (
+            {"space": searching(mode={"choices": ["running", "sideways"]})},
+            "training.mode must be 'running'",
+        ),
         ({"space": SPACE | {"fixed": {"training": {"lrr": 1}}}}, "[training] unknown key: 'lrr'"),
         ({"space": SPACE | {"fixed": {"corpus": "here"}}}, "name the corpus by --corpus"),
         ({"settings": ["training.score=mrr"]}, "training.score does not belong there"),
@@ -96,13 +144,18 @@ def test_mistakes_are_named(table: dict[str, Any], message: str) -> None:
         ({"settings": ["device=abacus"]}, "there is no device 'abacus'"),
         ({"score": "mmr"}, "unknown score: 'mmr'; did you mean 'mrr'"),
         ({"score": "perplexity"}, "no perplexity"),
-        ({"space": {"search": {"network": {"context": {"low": 4, "high": 8, "step": 0.5}}}}}, "must be int, got 4.0"),
+        (
+            {"space": {"search": {"network": {"context": {"low": 4, "high": 8, "step": 0.5}}}}},
+            "must be int, got 4.0",
+        ),
         ({"space": SOFTMAX_OR_Z_LOSS, "score": "perplexity"}, "no perplexity"),
         ({"trials": 0}, "--trials must be at least 1"),
         ({"first": 0}, "--first must be at least 1"),
     ],
 )
-def test_what_cannot_work_is_refused_beforehand(changes: dict[str, Any], message: str, corpus: Path) -> None:
+def test_what_cannot_work_is_refused_beforehand(
+    changes: dict[str, Any], message: str, corpus: Path
+) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         tiny_plan(corpus, **changes).check()
 
@@ -119,7 +172,11 @@ def test_a_corpus_without_validation_split(tmp_path: Path, corpus: Path) -> None
 
 def test_what_the_user_sets_is_not_searched(corpus: Path) -> None:
     plan = tiny_plan(corpus, settings=["training.lr=0.25", "network.head.a=0.5"])
-    assert plan.searched.search.keys() == {"training.output_lr", "network.embedding", "network.hidden"}
+    assert plan.searched.search.keys() == {
+        "training.output_lr",
+        "network.embedding",
+        "network.hidden",
+    }
     experiment = plan.experiment({"network.hidden": [8]})
     assert experiment.training.lr == 0.25
     assert experiment.network.head.options == {"a": 0.5, "b": 2.0}
@@ -158,6 +215,8 @@ def test_the_space_of_the_documentation(corpus: Path) -> None:
     section = text.partition("## Tuning")[2].partition("\n## ")[0]
     assert all(f"`{name}`" in section for name in space_names())
     (block,) = re.findall(r"```toml\n(.*?)```", section, re.DOTALL)
-    plan = tiny_plan(corpus, space=tomllib.loads(block), settings=["network.dropout=0", "training.epochs=8"])
+    plan = tiny_plan(
+        corpus, space=tomllib.loads(block), settings=["network.dropout=0", "training.epochs=8"]
+    )
     plan.check()
     assert plan.searched.search.keys() == {"training.lr", "network.context", "network.hidden"}

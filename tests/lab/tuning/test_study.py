@@ -17,14 +17,14 @@ import optuna
 import pytest
 
 from tests.lab.tuning.tiny import SPACE, MadeUp, distance, tiny_corpus, tiny_plan
-from zloss.lab.corpora import Corpus
-from zloss.lab.runs import Run, RunError
-from zloss.lab.training import Experiment
-from zloss.lab.tuning import rounds, workers
-from zloss.lab.tuning.evaluators import Ending, OneByOne, Together
-from zloss.lab.tuning.plan import Plan
-from zloss.lab.tuning.study import TuningStudy
-from zloss.lab.tuning.trials import Trial, ranked
+from zloss_lab.corpora import Corpus
+from zloss_lab.runs import Run, RunError
+from zloss_lab.training import Experiment
+from zloss_lab.tuning import rounds, workers
+from zloss_lab.tuning.evaluators import Ending, OneByOne, Together
+from zloss_lab.tuning.plan import Plan
+from zloss_lab.tuning.study import TuningStudy
+from zloss_lab.tuning.trials import Trial, ranked
 
 ROOT = Path(__file__).parents[3]
 ONLY_LR = {**SPACE, "search": {"training": {"lr": {"low": 1e-5, "high": 1.0, "log": True}}}}
@@ -55,7 +55,9 @@ def made_up(
 
 
 def test_the_same_seed_draws_the_same(corpus: Path, tmp_path: Path) -> None:
-    one, other = (settings_of(made_up(corpus, tmp_path / name, trials=12)) for name in ("one", "other"))
+    one, other = (
+        settings_of(made_up(corpus, tmp_path / name, trials=12)) for name in ("one", "other")
+    )
     assert one == other
     assert settings_of(made_up(corpus, tmp_path / "third", trials=12, seed=1))[0] != one[0]
 
@@ -78,7 +80,10 @@ def test_trials_at_once_share_their_shape(corpus: Path, tmp_path: Path) -> None:
     evaluator = MadeUp(distance)
     made_up(corpus, tmp_path / "it", evaluator, at_once=5, trials=32)
     assert [len(experiments) for experiments in evaluator.rounds] == [5] * 6 + [2]
-    shapes = [{(one.network.embedding, one.network.hidden) for one in experiments} for experiments in evaluator.rounds]
+    shapes = [
+        {(one.network.embedding, one.network.hidden) for one in experiments}
+        for experiments in evaluator.rounds
+    ]
     assert all(len(shape) == 1 for shape in shapes)
     assert len(set.union(*shapes)) > 2  # of four: no shape is that of all rounds
     rates = {one.training.lr for experiments in evaluator.rounds for one in experiments}
@@ -100,11 +105,21 @@ def test_a_study_goes_on_after_an_exception(corpus: Path, tmp_path: Path) -> Non
     with pytest.raises(KeyboardInterrupt):
         made_up(corpus, tmp_path / "it", MadeUp(error))
     assert states(TuningStudy.open(tmp_path / "it")) == ["complete", "complete", "interrupted"]
-    assert states(made_up(corpus, tmp_path / "it")) == ["complete", "complete", "interrupted", "complete", "complete"]
-    assert states(made_up(corpus, tmp_path / "it")).count("complete") == 4  # and nothing is left to do
+    assert states(made_up(corpus, tmp_path / "it")) == [
+        "complete",
+        "complete",
+        "interrupted",
+        "complete",
+        "complete",
+    ]
+    assert (
+        states(made_up(corpus, tmp_path / "it")).count("complete") == 4
+    )  # and nothing is left to do
 
 
-@pytest.mark.parametrize(("moment", "state"), [(workers.WORKER, "interrupted"), ("curve", "complete")])
+@pytest.mark.parametrize(
+    ("moment", "state"), [(workers.WORKER, "interrupted"), ("curve", "complete")]
+)
 def test_ctrl_c_between_two_writes_waits(
     moment: str, state: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,9 +141,9 @@ def test_ctrl_c_between_two_writes_waits(
 WORKER = """
 import sys
 from pathlib import Path
-from zloss.lab.tuning.evaluators import OneByOne
-from zloss.lab.tuning.plan import Plan
-from zloss.lab.tuning.study import TuningStudy
+from zloss_lab.tuning.evaluators import OneByOne
+from zloss_lab.tuning.plan import Plan
+from zloss_lab.tuning.study import TuningStudy
 folder = Path(sys.argv[1])
 plan = Plan(**eval(sys.argv[2]))
 TuningStudy.begin(folder, plan).run(OneByOne(folder), watch=lambda _: print("validated", flush=True))
@@ -145,7 +160,9 @@ def test_a_killed_worker_is_made_up_for(corpus: Path, tmp_path: Path) -> None:
     plan = tiny_plan(corpus, trials=3)
     with worker(tmp_path / "it", plan) as process:
         assert process.stdout is not None
-        for _ in range(7):  # four validations and an end of the first trial, two validations of the second
+        for _ in range(
+            7
+        ):  # four validations and an end of the first trial, two validations of the second
             process.stdout.readline()
         process.send_signal(signal.SIGKILL)
     assert states(TuningStudy.open(tmp_path / "it"))[:2] == ["complete", "running"]
@@ -176,14 +193,22 @@ def test_runs_that_somebody_trains_are_no_leftovers(corpus: Path, tmp_path: Path
     """Of another worker, and of one that was given up, such as a process that was stopped for long and goes on."""
     study = TuningStudy.begin(tmp_path / "it", tiny_plan(corpus, trials=2))
     for _ in range(3):
-        study._study.ask(study.plan.searched.distributions).set_user_attr(workers.WORKER, "elsewhere:1:0")
+        study._study.ask(study.plan.searched.distributions).set_user_attr(
+            workers.WORKER, "elsewhere:1:0"
+        )
     for number in (1, 2):
         study._study.tell(number, state=optuna.trial.TrialState.FAIL)
     for name in ("00000", "00001", "00002", "notes"):
         (study.folder / f"running-{name}").mkdir()
     with Run(study.folder / "running-00001").alone():
         study.run(MadeUp(distance))
-    assert files_of(study) == ["running-00000", "running-00001", "running-notes", "study.db", "study.json"]
+    assert files_of(study) == [
+        "running-00000",
+        "running-00001",
+        "running-notes",
+        "study.db",
+        "study.json",
+    ]
     study.run(MadeUp(distance))
     assert files_of(study) == ["running-00000", "running-notes", "study.db", "study.json"]
 
@@ -208,7 +233,9 @@ def workers_of(study: TuningStudy) -> set[str]:
 def test_a_worker_elsewhere_is_given_up_when_it_is_silent(corpus: Path, tmp_path: Path) -> None:
     study = TuningStudy.begin(tmp_path / "it", tiny_plan(corpus, trials=2))
     evaluator = MadeUp(distance)
-    study._study.ask(study.plan.searched.distributions).set_user_attr(workers.WORKER, "elsewhere:1:0")
+    study._study.ask(study.plan.searched.distributions).set_user_attr(
+        workers.WORKER, "elsewhere:1:0"
+    )
     study.run(evaluator)
     assert states(study) == ["running", "complete"]
     study._study.set_user_attr("elsewhere:1:0", time.time() - workers._SILENCE_S / 2)
@@ -219,7 +246,9 @@ def test_a_worker_elsewhere_is_given_up_when_it_is_silent(corpus: Path, tmp_path
     assert states(study) == ["interrupted", "complete", "complete"]
 
 
-def test_workers_show_that_they_are_there(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_show_that_they_are_there(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(workers, "_EVERY_S", 0.01)
     study = TuningStudy.begin(tmp_path / "it", tiny_plan(corpus))
     with workers.signs_of_life(study._study):
@@ -259,7 +288,9 @@ def give_up(study: TuningStudy) -> None:
 
 @pytest.mark.parametrize("at_once", [1, 3])
 @pytest.mark.parametrize("epoch", [1, 4])
-def test_a_trial_that_others_have_given_up_is_let_go(at_once: int, epoch: int, corpus: Path, tmp_path: Path) -> None:
+def test_a_trial_that_others_have_given_up_is_let_go(
+    at_once: int, epoch: int, corpus: Path, tmp_path: Path
+) -> None:
     """At the first validation or at the last, alone or among trials that go on; this worker makes up for it."""
     study = TuningStudy.begin(tmp_path / "it", tiny_plan(corpus, trials=3))
     others, told = TuningStudy.open(tmp_path / "it"), dict[int, Trial]()
@@ -270,9 +301,15 @@ def test_a_trial_that_others_have_given_up_is_let_go(at_once: int, epoch: int, c
         return distance(experiment, now)
 
     evaluator = MadeUp(error)
-    study.run(evaluator, at_once=at_once, watch=lambda trials: told.update({one.number: one for one in trials}))
+    study.run(
+        evaluator,
+        at_once=at_once,
+        watch=lambda trials: told.update({one.number: one for one in trials}),
+    )
     assert states(study) == ["interrupted", "complete", "complete", "complete"]
-    assert [(one.state, one.why) for one in told.values() if one.why] == [("interrupted", workers.GIVEN_UP)]
+    assert [(one.state, one.why) for one in told.values() if one.why] == [
+        ("interrupted", workers.GIVEN_UP)
+    ]
     assert evaluator.stopped == ({0: 1} if epoch == 1 else {}), "nobody goes on training it"
 
 
@@ -314,12 +351,21 @@ def test_a_storage_that_is_shared(corpus: Path, tmp_path: Path) -> None:
     storage = f"sqlite:///{tmp_path / 'shared.db'}"
     made_up(corpus, tmp_path / "one", trials=3, storage=storage)
     assert len(made_up(corpus, tmp_path / "other", trials=5, storage=storage).trials()) == 5
-    with pytest.raises(RunError, match="'tiny' in the storage was begun with another score: choose another --name"):
+    with pytest.raises(
+        RunError, match="'tiny' in the storage was begun with another score: choose another --name"
+    ):
         made_up(corpus, tmp_path / "third", storage=storage, score="mrr")
-    assert len(made_up(corpus, tmp_path / "fourth", storage=storage, score="mrr", name="mine").trials()) == 4
+    assert (
+        len(
+            made_up(corpus, tmp_path / "fourth", storage=storage, score="mrr", name="mine").trials()
+        )
+        == 4
+    )
 
 
-@pytest.mark.parametrize("storage", ["sqlite:////nowhere/at/all.db", "nonsense", "postgresql+nothing://host/db"])
+@pytest.mark.parametrize(
+    "storage", ["sqlite:////nowhere/at/all.db", "nonsense", "postgresql+nothing://host/db"]
+)
 def test_a_storage_that_cannot_be_used(storage: str, corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="storage"):
         TuningStudy.begin(tmp_path / "studies" / "it", tiny_plan(corpus, storage=storage))
@@ -350,15 +396,23 @@ def test_trials_that_lie_behind_are_pruned(corpus: Path, tmp_path: Path) -> None
     assert {trial.number for trial in pruned} == evaluator.stopped.keys()
     assert 3 < len(pruned) < 22
     assert min(evaluator.stopped) >= 7  # the eighth: until then there is too little to compare with
-    assert set(evaluator.stopped.values()) == {2}  # what is a function of the learning rate shows at once
+    assert set(evaluator.stopped.values()) == {
+        2
+    }  # what is a function of the learning rate shows at once
     assert {len(trial.curve) for trial in pruned} == {2}
-    final = sorted(trial.value("top_1_error") or 1.0 for trial in study.trials() if trial.state == "complete")
+    final = sorted(
+        trial.value("top_1_error") or 1.0 for trial in study.trials() if trial.state == "complete"
+    )
     assert max(final[:5]) < min(trial.value("top_1_error") or 1.0 for trial in pruned)
     assert "pruned" not in states(made_up(corpus, tmp_path / "all", trials=30, prunes=False))
 
 
-def test_pruned_trainings_stop(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "behind", lambda numbers, costs: {one for one in numbers if len(costs[one]) == 2})
+def test_pruned_trainings_stop(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        rounds, "behind", lambda numbers, costs: {one for one in numbers if len(costs[one]) == 2}
+    )
     study = TuningStudy.begin(tmp_path / "it", tiny_plan(corpus, trials=2))
     study.run(OneByOne(study.folder, keeps_runs=True))
     assert states(study) == ["pruned", "pruned"]
@@ -391,7 +445,12 @@ def test_the_mean_reciprocal_rank_is_made_large(corpus: Path, tmp_path: Path) ->
 def test_the_best_by_any_score() -> None:
     def trial(number: int, state: Any, *curve: tuple[float, float | None]) -> Trial:
         return Trial(
-            number, state, {}, [{"epoch": i, "mrr": x, "perplexity": y} for i, (x, y) in enumerate(curve)], "", None
+            number,
+            state,
+            {},
+            [{"epoch": i, "mrr": x, "perplexity": y} for i, (x, y) in enumerate(curve)],
+            "",
+            None,
         )
 
     trials = [
@@ -410,16 +469,24 @@ def test_the_best_by_any_score() -> None:
 
 def test_what_breaks_off_does_not_end_the_study(corpus: Path, tmp_path: Path) -> None:
     def ending(experiment: Experiment) -> Ending:
-        return Ending("diverged", "the loss is nan") if experiment.training.lr > 0.3 else Ending("ended")
+        return (
+            Ending("diverged", "the loss is nan")
+            if experiment.training.lr > 0.3
+            else Ending("ended")
+        )
 
-    study = made_up(corpus, tmp_path / "it", MadeUp(distance, ending=ending), trials=20, prunes=False)
+    study = made_up(
+        corpus, tmp_path / "it", MadeUp(distance, ending=ending), trials=20, prunes=False
+    )
     diverged = [trial for trial in study.trials() if trial.state == "diverged"]
     assert diverged
     assert {trial.why for trial in diverged} == {"the loss is nan"}
     assert all(trial.settings["training.lr"] > 0.3 for trial in diverged)
     assert set(states(study)) == {"complete", "diverged"}
     assert len(study.trials()) == 20
-    assert all(trial.settings["training.lr"] <= 0.3 for trial in ranked(study.trials(), "top_1_error"))
+    assert all(
+        trial.settings["training.lr"] <= 0.3 for trial in ranked(study.trials(), "top_1_error")
+    )
 
 
 def test_a_training_that_diverges(corpus: Path, tmp_path: Path) -> None:
@@ -468,11 +535,19 @@ def test_the_test_split_is_not_touched(
 
 def test_side_by_side_is_as_one_by_one(corpus: Path, tmp_path: Path) -> None:
     """The same trials, and nearly the same scores: rounding differs, and so may the rank of a target here and there."""
-    search = {"training": SPACE["search"]["training"], "network": {"head": SPACE["search"]["network"]["head"]}}
+    search = {
+        "training": SPACE["search"]["training"],
+        "network": {"head": SPACE["search"]["network"]["head"]},
+    }
     plan = tiny_plan(
-        corpus, trials=4, space={**SPACE, "search": search}, settings=["network.embedding=4", "network.hidden=[8]"]
+        corpus,
+        trials=4,
+        space={**SPACE, "search": search},
+        settings=["network.embedding=4", "network.hidden=[8]"],
     )
-    together, one_by_one = (TuningStudy.begin(tmp_path / name, plan) for name in ("together", "one by one"))
+    together, one_by_one = (
+        TuningStudy.begin(tmp_path / name, plan) for name in ("together", "one by one")
+    )
     together.run(Together(), at_once=4)
     one_by_one.run(OneByOne(one_by_one.folder))
     assert settings_of(together) == settings_of(one_by_one)
@@ -495,23 +570,35 @@ def test_side_by_side_trials_are_pruned_and_diverge(
     study = TuningStudy.begin(tmp_path / "it", tiny_plan(corpus, trials=8, space=space))
     study.run(Together(), at_once=8)
     going = [trial for trial in study.trials() if trial.settings["training.lr"] == 0.1]
-    assert [(trial.state, len(trial.curve)) for trial in going] == [("pruned", 1)] + [("complete", 4)] * (
-        len(going) - 1
-    )
+    assert [(trial.state, len(trial.curve)) for trial in going] == [("pruned", 1)] + [
+        ("complete", 4)
+    ] * (len(going) - 1)
     assert 1 < len(going) < 8
     assert {trial.state for trial in study.trials() if trial not in going} == {"diverged"}
 
 
 def test_what_cannot_be_trained_side_by_side_is_refused(corpus: Path, tmp_path: Path) -> None:
-    study = TuningStudy.begin(tmp_path / "it", tiny_plan(corpus, settings=["training.schedule=plateau"]))
+    study = TuningStudy.begin(
+        tmp_path / "it", tiny_plan(corpus, settings=["training.schedule=plateau"])
+    )
     with pytest.raises(ValueError, match="schedule must be 'linear'"):
         study.run(Together(), at_once=2)
     assert study.trials() == []
 
 
 def test_what_must_be_shared() -> None:
-    keys = ("training.lr", "network.dropout", "network.head.a", "network.head.b", "network.embedding", "network.hidden")
-    assert [key for key in keys if Together().is_shared(key)] == ["network.embedding", "network.hidden"]
+    keys = (
+        "training.lr",
+        "network.dropout",
+        "network.head.a",
+        "network.head.b",
+        "network.embedding",
+        "network.hidden",
+    )
+    assert [key for key in keys if Together().is_shared(key)] == [
+        "network.embedding",
+        "network.hidden",
+    ]
     assert not any(OneByOne(Path("it")).is_shared(key) for key in keys)
 
 
@@ -558,7 +645,9 @@ def test_a_text_that_is_too_short_begins_no_study(
         ({"wings": 2}, "unknown key: 'wings'"),
     ],
 )
-def test_a_plan_that_was_edited_by_hand(change: dict[str, Any], told: str, corpus: Path, tmp_path: Path) -> None:
+def test_a_plan_that_was_edited_by_hand(
+    change: dict[str, Any], told: str, corpus: Path, tmp_path: Path
+) -> None:
     tiny_plan(corpus).write(tmp_path)
     table = json.loads((tmp_path / "study.json").read_text())
     (tmp_path / "study.json").write_text(json.dumps(table | change))
@@ -566,7 +655,9 @@ def test_a_plan_that_was_edited_by_hand(change: dict[str, Any], told: str, corpu
         Plan.read(tmp_path)
 
 
-def test_a_study_without_its_trials_is_not_taken_for_a_new_one(corpus: Path, tmp_path: Path) -> None:
+def test_a_study_without_its_trials_is_not_taken_for_a_new_one(
+    corpus: Path, tmp_path: Path
+) -> None:
     TuningStudy.begin(tmp_path / "it", tiny_plan(corpus))
     (tmp_path / "it" / "study.db").unlink()
     with pytest.raises(RunError, match=r"the trials of .* are gone: restore its study\.db"):

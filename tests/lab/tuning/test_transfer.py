@@ -5,14 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zloss.lab.runs import RunError
-from zloss.lab.tuning.transfer import rank_correlation, transfers
-from zloss.lab.tuning.trials import Scores, Trial
+from zloss_lab.runs import RunError
+from zloss_lab.tuning.transfer import rank_correlation, transfers
+from zloss_lab.tuning.trials import Scores, Trial
 
 
 def trial(number: int, *errors: float, state: Any = "complete") -> Trial:
     curve: list[Scores] = [
-        {"epoch": epoch, "top_1_error": error, "mrr": 1 - error} for epoch, error in enumerate(errors, start=1)
+        {"epoch": epoch, "top_1_error": error, "mrr": 1 - error}
+        for epoch, error in enumerate(errors, start=1)
     ]
     return Trial(number, state, {}, curve, "", None)
 
@@ -20,7 +21,9 @@ def trial(number: int, *errors: float, state: Any = "complete") -> Trial:
 def test_rank_correlation_with_ties() -> None:
     """By hand: ranks 1.5, 1.5, 3, 4 and 1, 2, 3, 4."""
     x, y = np.array([5.0, 5.0, 7.0, 9.0]), np.array([1.0, 2.0, 3.0, 40.0])
-    assert rank_correlation(x, y) == pytest.approx(np.corrcoef([1.5, 1.5, 3, 4], [1, 2, 3, 4])[0, 1])
+    assert rank_correlation(x, y) == pytest.approx(
+        np.corrcoef([1.5, 1.5, 3, 4], [1, 2, 3, 4])[0, 1]
+    )
     assert rank_correlation(x, -x) == pytest.approx(-1)
 
 
@@ -33,7 +36,9 @@ def test_early_order_against_the_end() -> None:
         trial(3, 0.1, state="pruned"),
     ]
     found = {(one.score, one.epochs): one for one in transfers(trials)}
-    assert found.keys() == {(score, epochs) for score in ("top_1_error", "mrr") for epochs in (1.0, 2.0)}
+    assert found.keys() == {
+        (score, epochs) for score in ("top_1_error", "mrr") for epochs in (1.0, 2.0)
+    }
     for score in ("top_1_error", "mrr"):
         first, second = found[score, 1.0], found[score, 2.0]
         assert first.trials == second.trials == 3

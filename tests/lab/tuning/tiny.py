@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from tests.lab.pets import pets_corpus
-from zloss.lab.evaluation import Evaluation
-from zloss.lab.training import Experiment
-from zloss.lab.tuning.evaluators import Ending, Judge
-from zloss.lab.tuning.plan import Plan
+from zloss_lab.evaluation import Evaluation
+from zloss_lab.training import Experiment
+from zloss_lab.tuning.evaluators import Ending, Judge
+from zloss_lab.tuning.plan import Plan
 
 SPACE: dict[str, Any] = {
     "fixed": {
@@ -88,9 +88,14 @@ class MadeUp:
 
     def evaluate(self, experiments: Mapping[int, Experiment], judge: Judge) -> dict[int, Ending]:
         self.rounds.append(list(experiments.values()))
-        going, endings = dict(experiments), {number: self.ending(one) for number, one in experiments.items()}
+        going, endings = (
+            dict(experiments),
+            {number: self.ending(one) for number, one in experiments.items()},
+        )
         for epoch in range(1, self.epochs + 1):
-            validations = {number: evaluation(self.error(one, epoch)) for number, one in going.items()}
+            validations = {
+                number: evaluation(self.error(one, epoch)) for number, one in going.items()
+            }
             for number in judge(epoch, validations):
                 if epoch < self.epochs:
                     self.stopped[number], endings[number] = epoch, Ending("stopped")

@@ -1,0 +1,153 @@
+"""`zloss bench data`: how fast a text is prepared, and how fast batches of n-grams are cut out of it."""
+
+import tempfile
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+
+from zloss_lab.bench.cases import Case
+from zloss_lab.bench.gate import require
+from zloss_lab.bench.inputs import SEED, zipf_tokens
+from zloss_lab.bench.timing import Work
+from zloss_lab.corpora import prepare
+from zloss_lab.ngrams import NgramBatches
+from zloss_lab.records import Record
+
+CONTEXT = 10  # that of the networks of the paper
+_LINE = 20  # words
+_FEW_WORDS = 2000
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataCase(Case):
+    """Something that is done with a text."""
+
+    suite: ClassVar[str] = "data"
+    words: int
+
+    @property
+    def group(self) -> Hashable:
+        return self.name
+
+    @property
+    def gate(self) -> Hashable:
+        return self.name
+
+    def description(self) -> Record:
+        return super().description() | {"hidden": None, "words": self.words}
+
+    @property
+    def size(self) -> str:
+        return f"{self.words:,} words"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparationCase(DataCase):
+    """A file of text becomes a corpus."""
+
+    @property
+    def name(self) -> str:
+        return "preparation"
+
+    def bytes_needed(self) -> int:
+        return 64 * self.words
+
+    def check(self, device: torch.device) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            write_text(Path(folder, "text.txt"), _FEW_WORDS, self.classes)
+            corpus = prepare(Path(folder, "text.txt"), Path(folder, "corpus"), fractions=(0.0, 0.0))
+            tokens = torch.from_numpy(corpus.split("train").astype("int64"))
+            lines = -(-_FEW_WORDS // _LINE)
+            require(
+                len(tokens) == _FEW_WORDS + lines,
+                f"{len(tokens)} words were read of {_FEW_WORDS + lines}",
+            )
+
+    @contextmanager
+    def prepared(self, device: torch.device) -> Iterator[Work]:
+        with tempfile.TemporaryDirectory() as folder:
+            text, numbers = Path(folder, "text.txt"), count()
+            write_text(text, self.words, self.classes)
+            yield Work(lambda: prepare(text, Path(folder, f"corpus{next(numbers)}")))
+
+    def results(self, time_ms: float) -> Record:
+        return {"words_per_s": round(1000 * self.words / time_ms)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchesCase(DataCase):
+    """A batch of n-grams, in shuffled order."""
+
+    @property
+    def name(self) -> str:
+        return "batches of n-grams"
+
+    def bytes_needed(self) -> int:
+        return 16 * self.words
+
+    def check(self, device: torch.device) -> None:
+        tokens = zipf_tokens(_FEW_WORDS, self.classes).tolist()
+        known = {(*words_before(tokens, place), token) for place, token in enumerate(tokens)}
+        context, target = self._batches(_FEW_WORDS, device).batch(0, 0)
+        ngrams = torch.cat([context, target[:, None]], 1).tolist()
+        require(
+            all(tuple(ngram) in known for ngram in ngrams),
+            "an n-gram of a batch is not in the text",
+        )
+
+    @contextmanager
+    def prepared(self, device: torch.device) -> Iterator[Work]:
+        batches = self._batches(self.words, device)
+        yield Work(
+            lambda index: batches.batch(0, index), [(index,) for index in range(len(batches))]
+        )
+
+    def _batches(self, words: int, device: torch.device) -> NgramBatches:
+        return NgramBatches(
+            zipf_tokens(words, self.classes),
+            context=CONTEXT,
+            batch_size=min(self.batch, words),
+            mode="sentence",
+            boundary=0,
+            padding=0,
+            device=device,
+            seed=SEED,
+        )
+
+    def results(self, time_ms: float) -> Record:
+        return {
+            "batches_per_s": round(1000 / time_ms),
+            "ngrams_per_s": round(1000 * self.batch / time_ms),
+        }
+
+
+def words_before(tokens: list[int], place: int) -> list[int]:
+    """The words of the same sentence before a place, the last CONTEXT of them, filled up with 0 in front."""
+    words: list[int] = []
+    for token in reversed(tokens[max(0, place - CONTEXT) : place]):
+        if token == 0:
+            break
+        words.insert(0, token)
+    return [0] * (CONTEXT - len(words)) + words
+
+
+def write_text(path: Path, words: int, classes: int) -> None:
+    """Lines of words that occur by Zipf's law."""
+    names = [f"w{number}" for number in zipf_tokens(words, classes).tolist()]
+    lines = (" ".join(names[start : start + _LINE]) for start in range(0, words, _LINE))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def data_cases(*, words: int, batch: int, classes: int) -> list[Case]:
+    """Preparation and batches."""
+    if batch > words:
+        raise ValueError(f"--batch must be at most the words of the text, {words:,}, got {batch:,}")
+    return [
+        kind(words=words, batch=batch, hidden=0, classes=classes)
+        for kind in (PreparationCase, BatchesCase)
+    ]

@@ -1,0 +1,161 @@
+"""`zloss bench model`: one training step of a whole network of the paper, from words to updated weights.
+
+A step cuts its batch of n-grams out of a text of Zipf's words, runs embeddings, hidden layers and head forward and
+backward, and updates all of them by SGD. Products of the hidden layers are in TF32 on a GPU, whatever the head is.
+"""
+
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from zloss_lab.bench.cases import Case
+from zloss_lab.bench.entries import FACTORED, Entry
+from zloss_lab.bench.gate import CLASSES, HIDDEN, STEPS, batch_size, require
+from zloss_lab.bench.inputs import SEED, zipf_tokens
+from zloss_lab.bench.layer_suite import HeadCase, launches
+from zloss_lab.bench.steps import Launch, Step, launched, products_of
+from zloss_lab.bench.timing import Work
+from zloss_lab.networks import PRESETS, NetworkConfig, NgramNetwork
+from zloss_lab.networks import Precision as TrunkPrecision
+from zloss_lab.ngrams import NgramBatches
+from zloss_lab.records import Record
+
+EPOCH_NGRAMS = 150_000_000  # of One Billion Word, about
+BATCHES = {"net1": 200, "net2": 1000}  # as in the paper
+MODEL_HEADS = (
+    "factored,dense,dense-tf32,dense-bf16,dense-compiled,cce,cce-exact,hierarchical,sampled"
+)
+
+_WORDS = 2**20  # of text
+_SMALL = NetworkConfig(context=3, embedding=8, hidden=(HIDDEN,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCase(HeadCase):
+    """One step of a network."""
+
+    suite: ClassVar[str] = "model"
+    network: str
+    trunk_precision: TrunkPrecision
+
+    @property
+    def name(self) -> str:
+        return f"{self.network}, {self.entry.name}"
+
+    @property
+    def group(self) -> Hashable:
+        return self.network, self.batch, self.classes
+
+    @property
+    def config(self) -> NetworkConfig:
+        """Of the network."""
+        return replace(PRESETS[self.network], precision=self.trunk_precision)
+
+    def bytes_needed(self) -> int:
+        hidden_layers = sum(below * above for below, above in pairwise(self.config.sizes))
+        return super().bytes_needed() + 4 * (
+            self.classes * self.config.embedding + 3 * hidden_layers
+        )
+
+    def check(self, device: torch.device) -> None:
+        super().check(device)
+        if self.launch == "graph":
+            check_capture(self.entry, device, is_full_rank=self.is_full_rank)
+
+    def pacesetter(self) -> Case:
+        return replace(self, entry=FACTORED, launch="eager")
+
+    @contextmanager
+    def prepared(self, device: torch.device) -> Iterator[Work]:
+        step, batches = network_step(self.entry, self.config, self.batch, self.classes, device)
+        places = torch.arange(len(batches), device=device)
+        yield Work(launched(step, self.launch), [(place,) for place in places])
+
+    def results(self, time_ms: float) -> Record:
+        ngrams_per_s = 1000 * self.batch / time_ms
+        return {
+            "ngrams_per_s": round(ngrams_per_s),
+            "epoch_s": round(EPOCH_NGRAMS / ngrams_per_s, 1),
+        }
+
+    def description(self) -> Record:
+        trunk = {"network": self.network, "trunk_precision": self.trunk_precision}
+        return super().description() | trunk | {"targets": "zipf"}
+
+
+def network_step(
+    entry: Entry, config: NetworkConfig, batch: int, classes: int, device: torch.device
+) -> tuple[Step, NgramBatches]:
+    """`(index of a batch, () on the device) -> loss`, and the batches."""
+    batches = NgramBatches(
+        zipf_tokens(_WORDS, classes),
+        context=config.context,
+        batch_size=batch,
+        mode="sentence",
+        boundary=0,
+        padding=0,
+        device=device,
+        seed=SEED,
+    )
+    network = NgramNetwork(replace(config, head=entry.config), classes, device=device)
+    network.head = entry.dressed(network.head)
+    optimizers = network.optimizers(
+        "sgd", lr=0.1, output_lr=entry.training_lr(classes), forms_gradients=False
+    )
+
+    def step(index: Tensor) -> Tensor:
+        return network.learn(
+            *batches.at(index), optimizers, head_products=lambda: products_of(entry, device)
+        )
+
+    return step, batches
+
+
+def check_capture(entry: Entry, device: torch.device, *, is_full_rank: bool) -> None:
+    """A captured network must take the steps of the same network uncaptured. The head has been checked on its own."""
+    losses: dict[Launch, list[float]] = {}
+    for launch in ("eager", "graph"):
+        torch.manual_seed(SEED)
+        step, _ = network_step(
+            entry, _SMALL, batch_size(is_full_rank=is_full_rank), CLASSES, device
+        )
+        step = launched(step, launch)
+        losses[launch] = [float(step(index)) for index in torch.arange(STEPS, device=device)]
+    tolerance, _ = entry.tolerances
+    for eager, captured in zip(losses["eager"], losses["graph"], strict=True):
+        require(
+            abs(captured / eager - 1) <= tolerance,
+            f"captured, the loss is {captured:.6g} instead of {eager:.6g}",
+        )
+
+
+def model_cases(
+    networks: Sequence[str],
+    entries: Sequence[Entry],
+    *,
+    batch: int | None,
+    classes: int,
+    trunk_precision: TrunkPrecision,
+    launch: Launch | None,
+    device: torch.device,
+) -> list[Case]:
+    """Every entry in every network, with the batch of the paper unless told."""
+    return [
+        ModelCase(
+            network=network,
+            entry=entry,
+            batch=batch or BATCHES.get(network, 200),
+            hidden=PRESETS[network].sizes[-1],
+            classes=classes,
+            trunk_precision=trunk_precision,
+            launch=way,
+        )
+        for network in networks
+        for entry in entries
+        for way in launches(entry, device, launch)
+    ]

@@ -1,0 +1,215 @@
+"""Cases take turns, so that a slow minute of the machine hits all of them; every record is kept as soon as it is there.
+
+All cases of a group race in one heat, or in several where memory does not hold them at once. On a CPU the factored
+Z-loss runs in every heat and sets the pace: the others are told in multiples of it.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+import torch
+
+from zloss_lab.bench.cases import Case
+from zloss_lab.bench.gate import WrongResultError
+from zloss_lab.bench.inputs import SEED
+from zloss_lab.bench.memory import cpu_peak_bytes, gpu_peak, release, room_bytes
+from zloss_lab.bench.provenance import provenance
+from zloss_lab.bench.timing import LONG_MS, Runner, ratio
+from zloss_lab.records import Record, write_records
+
+Watcher = Callable[[str, float, int], None]  # what runs, cases done, cases in all
+
+# Turns, when nobody says how many: fewer where a step takes long.
+_TURNS = {"cuda": 20, "cpu": 30}
+_FEW_TURNS = 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """Under what a race is run."""
+
+    device: torch.device
+    repeats: int | None = None  # turns of every case
+    measures_memory: bool = True  # on a CPU that takes a process for every case
+
+
+class Journal:
+    """The records of a run, in the order of its cases; the file has all that there are at any time."""
+
+    def __init__(self, path: Path, device: torch.device) -> None:
+        self.path = path
+        self.faults: list[str] = []  # what was refused, or failed
+        self._where = provenance(device)  # now: the checkout may change before the end
+        self._records: dict[int, Record] = {}
+        self.written = 0  # how many of them are in the file
+
+    def add(self, place: int, record: Record) -> None:
+        """Keep the record of the case at that place."""
+        self._records[place] = record | self._where
+        write_records(self.path, self.records)
+        self.written = len(self._records)
+
+    @property
+    def records(self) -> list[Record]:
+        """All there are."""
+        return [self._records[place] for place in sorted(self._records)]
+
+
+@dataclass
+class Heat:
+    """Cases that fit into memory together, on their way."""
+
+    cases: list[Case]
+    stack: ExitStack
+    runners: dict[Case, Runner] = field(default_factory=dict)
+    peaks: dict[Case, int | None] = field(default_factory=dict)
+    slowest_ms: float = 0.0
+
+
+class Race:
+    """Measures cases and writes the journal."""
+
+    def __init__(
+        self, cases: Sequence[Case], conditions: Conditions, journal: Journal, watch: Watcher
+    ) -> None:
+        self.places = {case: place for place, case in enumerate(cases)}
+        self.conditions, self.journal, self.watch = conditions, journal, watch
+        self.device = conditions.device
+        self._faults: dict[Hashable, str | None] = {}  # of what has been checked
+
+    def run(self) -> None:
+        """Check every case, then let those that passed take turns, group by group."""
+        groups: dict[Hashable, list[Case]] = {}
+        for case in self.places:
+            if self._may_run(case):
+                groups.setdefault(case.group, []).append(case)
+        for group in groups.values():
+            for cases in heats(group, room_bytes(self.device), self._pacesetter):
+                with ExitStack() as stack:
+                    self._run_heat(Heat(cases, stack))
+                release(self.device)
+
+    # ---- before the start --------------------------------------------------------------------------------------------
+
+    def _may_run(self, case: Case) -> bool:
+        if reason := case.missing(self.device) or self._too_large(case):
+            self._leave_out(case, reason)
+            return False
+        if fault := self._fault(case):
+            self._leave_out(case, fault, is_fault=True)
+        return fault is None
+
+    def _too_large(self, case: Case) -> str | None:
+        room, needed = room_bytes(self.device), case.bytes_needed()
+        if room is None or needed <= room:
+            return None
+        return f"{case.size} needs about {needed / 1e9:,.1f} GB of memory, and {room / 1e9:,.1f} GB may be used"
+
+    def _fault(self, case: Case) -> str | None:
+        """What is wrong with its result."""
+        if case.gate not in self._faults:
+            self._tell(f"checking {case.name}", 0)
+            try:
+                case.check(self.device)
+                self._faults[case.gate] = None
+            except Exception as error:  # others' code may raise anything; the record says what
+                self._faults[case.gate] = _told(error)
+        return self._faults[case.gate]
+
+    def _leave_out(self, case: Case, reason: str, *, is_fault: bool = False) -> None:
+        if is_fault:
+            self._note_fault(case, reason)
+        nothing = {"time_ms": None, "peak_bytes": None, "missing": reason}
+        self.journal.add(self.places[case], case.description() | nothing)
+
+    def _note_fault(self, case: Case, reason: str) -> None:
+        self.journal.faults.append(f"{case.name} ({case.launch}, {case.size}): {reason}")
+
+    # ---- a heat ------------------------------------------------------------------------------------------------------
+
+    def _run_heat(self, heat: Heat) -> None:
+        pacesetters = [pace for pace in map(self._pacesetter, heat.cases) if pace is not None]
+        for case in dict.fromkeys(chain(pacesetters, heat.cases)):
+            self._tell(f"preparing {case.name}, {case.size}", 0)
+            self._prepare(case, heat)
+        turns = self.conditions.repeats or self._default_turns(heat)
+        try:
+            for turn in range(turns):
+                for case, runner in heat.runners.items():
+                    self._tell(f"{case.name}, {case.size}", turn / turns * len(heat.cases))
+                    runner.take_turn()
+        finally:  # after Ctrl-C too: what is measured is kept
+            for case in heat.cases:
+                self._keep(case, heat)
+
+    def _prepare(self, case: Case, heat: Heat) -> None:
+        torch.manual_seed(SEED)
+        try:
+            with ExitStack() as own, gpu_peak(self.device) as peak:
+                runner = Runner(own.enter_context(case.prepared(self.device)), self.device)
+                step_ms = runner.warm_up()
+                heat.stack.push(own.pop_all())
+        except Exception as error:  # as above
+            if case in heat.cases:
+                self._leave_out(case, _told(error), is_fault=True)
+            return
+        heat.runners[case], heat.slowest_ms = runner, max(heat.slowest_ms, step_ms)
+        if case in heat.cases:
+            heat.peaks[case] = peak[0] if peak else self._cpu_peak_bytes(case)
+
+    def _cpu_peak_bytes(self, case: Case) -> int | None:
+        """None where it is not measured; the time of a case does not need it."""
+        if not self.conditions.measures_memory:
+            return None
+        try:
+            return cpu_peak_bytes(case)
+        except Exception as error:  # as above; and the process may be killed where memory is short
+            self._note_fault(case, f"memory, {_told(error)}")
+            return None
+
+    def _keep(self, case: Case, heat: Heat) -> None:
+        runner = heat.runners.get(case)
+        if runner is None or not runner.times_ms:
+            return
+        record = case.description() | runner.results() | {"peak_bytes": heat.peaks[case]}
+        record |= case.results(record["time_ms"])
+        pacesetter = self._pacesetter(case)
+        if pacesetter in heat.runners:
+            record["ratio_to_factored"] = ratio(runner.times_ms, heat.runners[pacesetter].times_ms)
+        self.journal.add(self.places[case], record)
+
+    def _default_turns(self, heat: Heat) -> int:
+        return _FEW_TURNS if heat.slowest_ms > LONG_MS else _TURNS[self.device.type]
+
+    def _pacesetter(self, case: Case) -> Case | None:
+        pacesetter = case.pacesetter() if self.device.type == "cpu" else None
+        return None if pacesetter is None or self._fault(pacesetter) else pacesetter
+
+    def _tell(self, what: str, done: float) -> None:
+        self.watch(what, len(self.journal.records) + done, len(self.places))
+
+
+def heats(
+    group: Sequence[Case], room: int | None, pacesetter: Callable[[Case], Case | None]
+) -> Iterator[list[Case]]:
+    """The cases in as few heats as memory allows, in their order; one by one where nobody knows how much there is."""
+    heat: list[Case] = []
+    for case in group:
+        runners = {*heat, case, *map(pacesetter, [*heat, case])}
+        needed = sum(runner.bytes_needed() for runner in runners if runner is not None)
+        if heat and (room is None or needed > room):
+            yield heat
+            heat = []
+        heat.append(case)
+    if heat:
+        yield heat
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, WrongResultError):
+        return f"refused: {error}"
+    message = str(error).strip().splitlines()
+    return f"failed: {type(error).__name__}" + (f": {message[0]}" if message else "")

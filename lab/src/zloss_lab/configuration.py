@@ -1,0 +1,175 @@
+"""Configuration tables (TOML, JSON, command line) to frozen dataclasses and back, with errors that help.
+
+A config is a frozen, keyword-only dataclass. Its table has its field names as keys and nothing else: an unknown key is
+an error that names the nearest known one, and so is a value of the wrong type. Nothing is converted silently but an
+integer where a float is wanted, and a list where a tuple is.
+"""
+
+import dataclasses
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from zloss.heads.config import HeadConfig, check_name
+
+Config = TypeVar("Config")
+
+
+class ConfigError(ValueError):
+    """Something in a configuration that its author has to change."""
+
+
+def from_table(cls: type[Config], table: Mapping[str, Any], where: str = "") -> Config:
+    """An instance of the dataclass `cls` from a table; `where` is the name of the table in messages.
+
+    >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+    ... class Oven:
+    ...     heat: float = 180.0
+    >>> from_table(Oven, {"heat": 200})
+    Oven(heat=200.0)
+    >>> from_table(Oven, {"heet": 200}, "oven")
+    Traceback (most recent call last):
+        ...
+    zloss_lab.configuration.ConfigError: [oven] unknown key: 'heet'; did you mean 'heat'? known: heat
+    """
+    if not isinstance(table, Mapping):
+        raise ConfigError(
+            f"{f'[{where}]' if where else 'a configuration'} must be a table, got {table!r}"
+        )
+    with _explained(where):
+        if cls is HeadConfig:
+            return cast(Config, HeadConfig.from_dict(table))
+        hints = {field.name: get_type_hints(cls)[field.name] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        for key in table:
+            check_name("key", key, sorted(hints))
+        if missing := [name for name in _required(cls) if name not in table]:
+            raise ValueError(f"missing key: {', '.join(map(repr, missing))}")
+        path = f"{where}." if where else ""
+        return cls(
+            **{key: _converted(value, hints[key], path + key) for key, value in table.items()}
+        )
+
+
+def to_table(config: Any) -> dict[str, Any]:
+    """The table that `from_table` takes: JSON throughout, and every field there, whatever the defaults become."""
+    if isinstance(config, HeadConfig):
+        return config.to_dict()
+    return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
+
+
+def overridden(table: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A table with other values at dotted keys, such as `{"training.lr": 0.1}`.
+
+    >>> overridden({"training": {"lr": 1.0, "seed": 0}}, {"training.lr": 0.1})
+    {'training': {'lr': 0.1, 'seed': 0}}
+    """
+    result = dict(table)
+    for path, value in settings.items():
+        first, _, rest = path.partition(".")
+        inner = result.get(first, {})
+        if rest and not isinstance(inner, Mapping):
+            raise ConfigError(f"{path} cannot be set: {first} is {inner!r}, not a table")
+        result[first] = overridden(inner, {rest: value}) if rest else value
+    return result
+
+
+def dotted(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a table by dotted key.
+
+    >>> dict(dotted({"training": {"lr": 0.1}, "device": "cpu"}))
+    {'training.lr': 0.1, 'device': 'cpu'}
+    """
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from dotted(value, f"{path}{key}.")
+        else:
+            yield path + key, value
+
+
+def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The values of two tables at the dotted keys where they differ; None for what one of them does not have.
+
+    >>> differing({"training": {"lr": 1.0, "seed": 0}}, {"training": {"lr": 0.1, "seed": 0}})
+    {'training.lr': (1.0, 0.1)}
+    """
+    old, new = dict(dotted(before)), dict(dotted(now))
+    pairs = {key: (old.get(key), new.get(key)) for key in old | new}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _required(cls: type[Any]) -> Iterator[str]:
+    """The fields that have no default."""
+    for field in dataclasses.fields(cls):
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            yield field.name
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return to_table(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _converted(value: Any, hint: Any, where: str) -> Any:
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return value if isinstance(value, hint) else from_table(hint, value, where)
+    for option in _alternatives(hint):
+        converted = _as(option, value)
+        if converted is not _NO:
+            return converted
+    raise ConfigError(f"{where} must be {_described(hint)}, got {value!r}")
+
+
+_NO = object()
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _as(hint: Any, value: Any) -> Any:
+    """The value as that type, or `_NO`."""
+    origin = get_origin(hint)
+    if origin is Literal:
+        return value if value in get_args(hint) else _NO
+    if origin is tuple:
+        items = (
+            [_as(get_args(hint)[0], item) for item in value]
+            if isinstance(value, list | tuple)
+            else [_NO]
+        )
+        return _NO if _NO in items else tuple(items)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return _NO if abs(value) > sys.float_info.max else float(value)
+    if hint is int and isinstance(value, bool):
+        return _NO
+    if hint is types.NoneType and value == "none":  # TOML has no word for it
+        return None
+    return (
+        value if isinstance(value, origin or hint) else _NO
+    )  # what is in a list or a table is not looked at
+
+
+def _described(hint: Any) -> str:
+    names = []
+    for option in _alternatives(hint):
+        if get_origin(option) is Literal:
+            names += [repr(value) for value in get_args(option)]
+        elif get_origin(option) is tuple:
+            names.append(f"a list of {get_args(option)[0].__name__}")
+        else:
+            names.append("none" if option is types.NoneType else option.__name__)
+    return " or ".join(names)
+
+
+@contextmanager
+def _explained(where: str) -> Iterator[None]:
+    """Say in which table the mistake is."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"[{where}] {error}" if where else str(error)) from error

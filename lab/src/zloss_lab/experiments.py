@@ -1,0 +1,123 @@
+"""Experiments from presets, TOML files and settings on the command line, each over the one before."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from zloss.heads.config import check_name
+from zloss_lab.configuration import ConfigError, from_table, overridden, to_table
+from zloss_lab.training import Experiment
+
+DEFAULT_PRESET = "small"
+
+
+def preset_names() -> list[str]:
+    """The presets that come with the lab."""
+    files = resources.files("zloss_lab").joinpath("presets").iterdir()
+    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+
+
+def preset(name: str) -> dict[str, Any]:
+    """The table of a preset."""
+    try:
+        check_name("preset", name, preset_names())
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return tomllib.loads(
+        resources.files("zloss_lab").joinpath("presets", f"{name}.toml").read_text(encoding="utf-8")
+    )
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The table of a file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path} cannot be read as TOML: {reason}") from error
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """`training.lr=0.1` and the like, with values as in TOML; a word without quotes is a string.
+
+    >>> parse_settings(["training.lr=0.1", "network.hidden=[64, 32]", "network.head.head=dense"])
+    {'training.lr': 0.1, 'network.hidden': [64, 32], 'network.head.head': 'dense'}
+    """
+    parsed = {}
+    for setting in settings:
+        name, sign, value = setting.partition("=")
+        if not (sign and name.strip() and value.strip()):
+            raise ConfigError(
+                f"{setting!r} is not a setting: write NAME=VALUE, such as training.lr=0.1"
+            )
+        parsed[name.strip()] = _value(value.strip())
+    return parsed
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def build_experiment(
+    corpus: str,
+    *,
+    preset_name: str = DEFAULT_PRESET,
+    file: Path | None = None,
+    settings: Sequence[str] = (),
+) -> Experiment:
+    """The experiment that a preset, a file over it and settings over both describe."""
+    files = () if file is None else (read_toml(file),)
+    return from_table(
+        Experiment, build_table(preset_name, files, parse_settings(settings)) | {"corpus": corpus}
+    )
+
+
+def build_table(
+    preset_name: str, tables: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A preset, tables over it and settings by dotted keys over all: an experiment but for the corpus."""
+    table = preset(preset_name)
+    for above in tables:
+        table = _merged(table, above)
+    table = overridden(table, _placed(settings))
+    if "corpus" in table:
+        raise ConfigError(
+            f"corpus = {table['corpus']!r} does not belong there: name the corpus by --corpus FOLDER"
+        )
+    return table
+
+
+def _placed(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings, where all of them start with a table; else say which one was meant."""
+    tables = {
+        name: table
+        for name, table in to_table(Experiment(corpus="")).items()
+        if isinstance(table, dict)
+    }
+    for name in settings:
+        if meant := [table for table, keys in tables.items() if name in keys]:
+            raise ConfigError(f"unknown key: {name!r}; did you mean '{meant[0]}.{name}'?")
+    return settings
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    both = {
+        name: _merged(_staying(below[name], value), value)
+        if isinstance(value, Mapping) and isinstance(below.get(name), Mapping)
+        else value
+        for name, value in above.items()
+    }
+    return dict(below) | both
+
+
+def _staying(below: Mapping[str, Any], above: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What stays of a table under another: no options of a head under one with another name or loss."""
+    named = {name: above[name] for name in ("head", "loss") if isinstance(above.get(name), str)}
+    if all(below.get(name) == value for name, value in named.items()):
+        return below
+    return {name: value for name, value in below.items() if name == "head"}

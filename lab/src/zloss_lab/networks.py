@@ -1,0 +1,294 @@
+"""Feed-forward n-gram language models: embeddings of the context side by side, hidden layers, and any head.
+
+    network = NgramNetwork(PRESETS["ptb"], num_classes=10_000)
+    optimizers = network.optimizers("sgd", lr=1.0, output_lr=20.0)
+    loss = network.learn(context, target, optimizers)       # (B, n), (B,) -> ()
+
+The trunk is everything below the head. Its products may run in TF32 or bfloat16, its parameters are float32, and the
+head gets float32. Gradients of the embeddings have rows for the words of the batch only, as sparse tensors.
+
+Weights of hidden layers start as He et al. (2015) found right for ReLU, normal with variance 2 / fan-in, and biases as
+0, so that the activations of all layers are of the size of the embeddings. Those are normal with deviation
+`embedding_scale`. The head starts as it would by itself, but for a factor, `output_scale`.
+
+Shape letters: B examples, n words of context, E width of an embedding, H width of the last hidden layer, C classes.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, Optimizer, SparseAdam
+
+from zloss.capture import Branch
+from zloss.heads import Head, HeadConfig, SphericalOutput
+from zloss.heads.config import check_name
+from zloss.layers import FactoredLinear
+from zloss.layers.precision import tf32_products
+from zloss.optim import RowSGD, clip_grad_norm_
+from zloss_lab.hidden import HiddenSGD, RectifiedLinear
+
+Precision = Literal["float32", "tf32", "bf16"]
+HeadPrecision = Literal["float32", "tf32"]
+TrunkOptimizer = Literal["sgd", "adam"]
+
+# Heads that can start at another scale than their own.
+SCALABLE_HEADS = ("dense", "factored", "gram")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig:
+    """The shape of a network.
+
+    Args:
+        context: n, words that the next one is predicted from.
+        embedding: E.
+        hidden: widths of the hidden layers, the last of which is H.
+        dropout: share of the activations of every hidden layer that are dropped in training.
+        embedding_scale: deviation of the embeddings that a network starts with.
+        output_scale: factor of the weights that the head starts with; for the `SCALABLE_HEADS`.
+        precision: of the products of the trunk. "tf32" has an effect on GPUs only: a CPU computes in float32 then.
+        head_precision: of the products of the head in training. A factored head has its own, whatever this says.
+        head: the output layer and its loss.
+    """
+
+    context: int = 6
+    embedding: int = 128
+    hidden: tuple[int, ...] = (512, 256)
+    dropout: float = 0.0
+    # Short runs on Penn Treebank (600 steps, one seed) put it ahead of 1; 0.03 and 0.3 are too close to tell apart.
+    embedding_scale: float = 0.1
+    output_scale: float = 1.0
+    precision: Precision = "float32"
+    head_precision: HeadPrecision = "float32"
+    head: HeadConfig = field(default_factory=lambda: HeadConfig(options={"a": 0.2, "b": 10.0}))
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+        if min(self.context, self.embedding, *self.hidden) < 1:
+            raise ValueError(
+                f"context, embedding and the widths of hidden layers must be at least 1, got {self.context}, "
+                f"{self.embedding} and {self.hidden}"
+            )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
+        for name in ("embedding_scale", "output_scale"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
+                raise ValueError(f"{name} must be a finite number > 0, got {getattr(self, name)}")
+        if self.output_scale != 1 and self.head.head not in SCALABLE_HEADS:
+            raise ValueError(
+                f"output_scale={self.output_scale} is for the heads {', '.join(SCALABLE_HEADS)}: the {self.head.head} "
+                "head starts at a scale of its own; use output_scale=1"
+            )
+        check_name("precision", self.precision, get_args(Precision))
+        check_name("head_precision", self.head_precision, get_args(HeadPrecision))
+        if self.head.reduction == "none":
+            raise ValueError(
+                'head.reduction must be "mean" or "sum", got "none": training needs one number a batch'
+            )
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Width of every layer below the output: all embeddings together, then the hidden layers."""
+        return (self.context * self.embedding, *self.hidden)
+
+
+# net1 and net2 are those of the paper for One Billion Word.
+PRESETS: dict[str, NetworkConfig] = {
+    "ptb": NetworkConfig(),
+    "net1": NetworkConfig(context=10, embedding=512, hidden=(2048, 2048, 512), head=HeadConfig()),
+    "net2": NetworkConfig(context=10, embedding=1024, hidden=(4096, 4096, 1024), head=HeadConfig()),
+}
+
+
+class NgramNetwork(nn.Module):
+    """A language model that predicts a word from the n words before it.
+
+    Args:
+        config: its shape.
+        num_classes: C, words in the vocabulary.
+        counts: how often each occurs, (C,), for heads that treat frequent words better.
+        device: where it is made.
+
+    >>> network = NgramNetwork(NetworkConfig(context=3, embedding=4, hidden=(8,)), 100)
+    >>> context, target = torch.randint(100, (5, 3)), torch.randint(100, (5,))
+    >>> network(context, target).backward()
+    >>> network.hidden(context).shape, network.head.rank(network.hidden(context), target).shape
+    (torch.Size([5, 8]), torch.Size([5]))
+    """
+
+    def __init__(
+        self,
+        config: NetworkConfig,
+        num_classes: int,
+        *,
+        counts: Tensor | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        self.config, self.num_classes = config, num_classes
+        self.embedding = nn.Embedding(num_classes, config.embedding, sparse=True, device=device)
+        tf32 = config.precision == "tf32"
+        self.layers = nn.ModuleList(
+            RectifiedLinear(*widths, tf32=tf32, device=device) for widths in pairwise(config.sizes)
+        )
+        self.dropout = nn.Dropout(config.dropout)
+        self.head: Head = config.head.build(
+            config.sizes[-1], num_classes, counts=counts, device=device
+        )
+        scale_head(self.head, config.output_scale)
+        self.reset_trunk()
+
+    @torch.no_grad()
+    def reset_trunk(self) -> None:
+        """Draw new weights for all layers but the output."""
+        self.embedding.weight.normal_(std=self.config.embedding_scale)
+        for layer in self.layers:
+            assert isinstance(layer, nn.Linear)
+            layer.weight.normal_(std=math.sqrt(2 / layer.in_features))
+            layer.bias.zero_()
+
+    def forward(
+        self,
+        context: Tensor,  # (B, n) integers
+        target: Tensor,  # (B,) integers
+    ) -> Tensor:
+        """The loss of a batch."""
+        loss: Tensor = self.head(self.hidden(context), target)
+        return loss
+
+    def hidden(self, context: Tensor) -> Tensor:  # (B, n) -> (B, H)
+        """What the head sees of a context."""
+        self._check(context)
+        h = self.embedding(context).flatten(1)
+        with self._products(h.device):
+            for layer in self.layers:
+                h = self.dropout(layer(h))
+        result: Tensor = h.float()
+        return result
+
+    def learn(
+        self,
+        context: Tensor,  # (B, n) integers
+        target: Tensor,  # (B,) integers
+        optimizers: Sequence[Optimizer],
+        *,
+        clip: float | None = None,
+        head_products: Callable[[], AbstractContextManager[Any]] | None = None,
+    ) -> Tensor:
+        """One step of all that `optimizers` gave; returns the loss before it.
+
+        While the step is captured as a CUDA graph, the head learns beside the way down: neither fills the GPU.
+
+        Args:
+            context, target: the batch.
+            optimizers: as the network gave them.
+            clip: norm of the gradient of the whole network, if it is to be clipped.
+            head_products: a context for what the head computes, in place of one for its precision.
+        """
+        *of_trunk, of_head = optimizers
+        if clip is not None and any(isinstance(optimizer, HiddenSGD) for optimizer in of_trunk):
+            raise ValueError(
+                f"clip={clip} needs the gradients of all layers, and these optimizers form none of hidden layers: get "
+                "them with optimizers(..., forms_gradients=True)"
+            )
+        hidden, branch = self.hidden(context), Branch()
+        top = hidden.detach().requires_grad_()
+        with (head_products or self._head_products)():
+            loss: Tensor = self.head(top, target)
+            loss.backward()
+        if clip is None:
+            with branch.open():
+                of_head.step()
+        hidden.backward(top.grad)
+        if clip is not None:
+            clip_grad_norm_(self, clip)
+            of_head.step()
+        for optimizer in of_trunk:
+            optimizer.step()
+        branch.join()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        return loss.detach()
+
+    def optimizers(
+        self,
+        trunk: TrunkOptimizer = "sgd",
+        *,
+        lr: float,
+        output_lr: float | None = None,
+        weight_decay: float = 0.0,
+        output_weight_decay: float = 0.0,
+        forms_gradients: bool = True,
+    ) -> list[Optimizer]:
+        """Optimizers that together train everything.
+
+        Args:
+            trunk: of all layers below the head, plain SGD or Adam; for the embeddings in a form for row-sparse
+                gradients. Sparse Adam waits for the device at every step, and so is nothing for a CUDA graph.
+            lr: of the trunk.
+            output_lr: of the head, which is trained by plain SGD; that of the trunk where it is not given.
+            weight_decay: of the hidden layers. The embeddings have none: it would change every row at every step.
+            output_weight_decay: of the head; refused by those with row-sparse gradients.
+            forms_gradients: whether hidden layers get gradients that can be clipped. SGD does without, and is faster.
+        """
+        check_name("optimizer", trunk, get_args(TrunkOptimizer))
+        rows, dense = list(self.embedding.parameters()), list(self.layers.parameters())
+        optimizers: list[Optimizer] = [RowSGD(rows, lr) if trunk == "sgd" else SparseAdam(rows, lr)]
+        if dense and trunk == "sgd" and not forms_gradients:
+            layers = [layer for layer in self.layers if isinstance(layer, RectifiedLinear)]
+            optimizers.append(HiddenSGD(layers, lr, weight_decay=weight_decay))
+        elif dense and trunk == "sgd":
+            # Weight decay in the same launch.
+            fused = True if dense[0].is_cuda else None
+            optimizers.append(SGD(dense, lr=lr, weight_decay=weight_decay, fused=fused))
+        elif dense:
+            optimizers.append(Adam(dense, lr=lr, weight_decay=weight_decay))
+        output_lr = lr if output_lr is None else output_lr
+        return [*optimizers, self.head.sgd(output_lr, weight_decay=output_weight_decay)]
+
+    def _products(self, device: torch.device) -> AbstractContextManager[Any]:
+        # Each weight is used once, so that a cache of converted ones would only be in the way of CUDA graphs.
+        is_bf16 = self.config.precision == "bf16"
+        return (
+            torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
+            if is_bf16
+            else nullcontext()
+        )
+
+    def _head_products(self) -> AbstractContextManager[Any]:
+        return tf32_products(self.config.head_precision == "tf32")
+
+    def _check(self, context: Tensor) -> None:
+        if context.dim() != 2 or context.shape[1] != self.config.context:
+            raise ValueError(
+                f"context must have shape (B, {self.config.context}), got {tuple(context.shape)}"
+            )
+        if context.is_floating_point() or context.is_complex() or context.dtype == torch.bool:
+            raise ValueError(f"context must hold integer class indices, got dtype {context.dtype}")
+        if context.device.type == "cpu" and context.numel():  # a GPU would have to be waited for
+            least, most = (int(bound) for bound in context.aminmax())
+            if least < 0 or most >= self.num_classes:
+                bad = least if least < 0 else most
+                raise ValueError(
+                    f"word {bad} of a context is out of range: expected 0 <= word < {self.num_classes}"
+                )
+
+    def extra_repr(self) -> str:
+        return f"sizes={[*self.config.sizes, self.num_classes]}, precision={self.config.precision}"
+
+
+@torch.no_grad()
+def scale_head(head: Head, factor: float) -> None:
+    """Multiply all weights of one of the `SCALABLE_HEADS`, its bias among them."""
+    if factor == 1:  # also where a head cannot be scaled
+        return
+    for parameter in head.parameters():
+        parameter.mul_(factor)
+    if isinstance(head, SphericalOutput) and isinstance(head.layer, FactoredLinear):
+        head.layer.adopt_rows()  # what it knows of its rows was about those before

@@ -1,0 +1,41 @@
+"""Training an n-gram language model: `fit(config, folder) -> Run`, resumable at any step to the identical result.
+
+A run that was killed continues as if nothing had happened, bit for bit on a CPU. It may be given a time instead of a
+number of steps, `training.seconds`. What it comes to then depends on how fast the machine is, and a run that was
+interrupted goes on with the time that it has left, to no identical result.
+"""
+
+from zloss_lab.training.assembly import (
+    batches_of,
+    build_network,
+    build_optimizers,
+    device_of,
+    load_network,
+    open_corpus,
+)
+from zloss_lab.training.config import Experiment, TrainingConfig
+from zloss_lab.training.fitting import fit, resumed
+from zloss_lab.training.interrupts import deferred_interrupt
+from zloss_lab.training.progress import Progress, Watcher
+from zloss_lab.training.schedule import Schedule, linear_factor
+from zloss_lab.training.trainer import DivergedError, Trainer
+
+__all__ = [
+    "DivergedError",
+    "Experiment",
+    "Progress",
+    "Schedule",
+    "Trainer",
+    "TrainingConfig",
+    "Watcher",
+    "batches_of",
+    "build_network",
+    "build_optimizers",
+    "deferred_interrupt",
+    "device_of",
+    "fit",
+    "linear_factor",
+    "load_network",
+    "open_corpus",
+    "resumed",
+]

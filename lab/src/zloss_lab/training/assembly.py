@@ -1,0 +1,103 @@
+"""From an experiment to what it trains: device, text, network and optimizers."""
+
+import torch
+from torch.optim import Optimizer
+
+from zloss_lab.corpora import Corpus, MissingCorpusError
+from zloss_lab.networks import NgramNetwork
+from zloss_lab.ngrams import NgramBatches
+from zloss_lab.runs import Checkpoint, Run, RunError
+from zloss_lab.training.config import Experiment
+from zloss_lab.training.state import with_prefix
+
+_EVALUATION_SEED = 0  # runs with other seeds are judged by the same sample
+
+
+def device_of(name: str) -> torch.device:
+    """The device by name; "auto" is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise RunError(f"there is no device {name!r} to train on: use auto, cpu or cuda")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise RunError(
+            f"device {name!r} is not here: torch finds no GPU on this machine; use auto or cpu"
+        )
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise RunError(
+            f"device {name!r} is not here: torch finds {torch.cuda.device_count()} GPUs, counted from cuda:0"
+        )
+    return device
+
+
+def open_corpus(config: Experiment, run: Run) -> Corpus:
+    """The corpus of an experiment; where it is gone, a run that has begun can be told where it is now."""
+    try:
+        return Corpus.open(config.corpus)
+    except MissingCorpusError as error:
+        noted = run.folder / "config.json"
+        if not noted.exists():
+            raise
+        raise MissingCorpusError(
+            f"{error}, or change `corpus` in {noted} where it has moved"
+        ) from error
+
+
+def batches_of(
+    corpus: Corpus, split: str, config: Experiment, device: torch.device, *, shuffle: bool = True
+) -> NgramBatches:
+    """The n-grams of a split, as the experiment wants them."""
+    return NgramBatches(
+        corpus.split(split),
+        context=config.network.context,
+        batch_size=config.training.batch_size if shuffle else 1024,
+        boundary=corpus.boundary,
+        padding=corpus.padding,
+        mode=config.training.mode,
+        device=device,
+        seed=config.training.seed if shuffle else _EVALUATION_SEED,
+        shuffle=shuffle,
+    )
+
+
+def build_network(config: Experiment, corpus: Corpus, device: torch.device) -> NgramNetwork:
+    """The network of an experiment, with new weights."""
+    counts = torch.tensor(corpus.vocabulary.counts)
+    return NgramNetwork(config.network, len(corpus.vocabulary), counts=counts, device=device)
+
+
+def build_optimizers(config: Experiment, network: NgramNetwork) -> list[Optimizer]:
+    """The optimizers of an experiment, for its network."""
+    training = config.training
+    return network.optimizers(
+        training.optimizer,
+        lr=training.lr,
+        output_lr=training.output_lr,
+        weight_decay=training.weight_decay,
+        output_weight_decay=training.output_weight_decay,
+        forms_gradients=training.clip is not None,
+    )
+
+
+def load_network(network: NgramNetwork, checkpoint: Checkpoint, corpus: Corpus) -> None:
+    """Give a network the weights of a checkpoint, if these are for the words of the corpus."""
+    classes, vocabulary = (
+        checkpoint.state.get("classes"),
+        checkpoint.state.get("vocabulary"),
+    )  # early ones had none
+    if classes != network.head.num_classes or vocabulary not in (None, corpus.vocabulary_sha256):
+        raise RunError(
+            f"the checkpoint has {classes} classes, the vocabulary {network.head.num_classes}, or other words: "
+            f"{corpus.folder} is not the corpus that the run was trained on"
+        )
+    try:
+        network.load_state_dict(with_prefix(checkpoint.tensors, "network."))
+    except RuntimeError as error:
+        fault = str(error).splitlines()[-1].strip()
+        raise RunError(
+            f"the config is not the one these weights were trained with: {fault}"
+        ) from error

@@ -1,0 +1,146 @@
+"""Trials that are trained at the same time: their experiments, what their validations say, and how they end."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import optuna
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import TrialState
+
+from zloss_lab.evaluation import Evaluation
+from zloss_lab.training import Experiment
+from zloss_lab.tuning.evaluators import Ending
+from zloss_lab.tuning.plan import Plan
+from zloss_lab.tuning.pruning import behind
+from zloss_lab.tuning.trials import (
+    CURVE,
+    ENDING,
+    WHY,
+    Scores,
+    State,
+    Trial,
+    best_validation,
+    cost,
+    scores_of,
+)
+from zloss_lab.tuning.workers import GIVEN_UP, WORKER, own_name
+
+Watcher = Callable[
+    [Sequence[Trial]], None
+]  # called with trials that have been validated, or have ended
+
+
+class Round:
+    """Trials that are trained at the same time."""
+
+    def __init__(self, study: optuna.Study, plan: Plan, watch: Watcher) -> None:
+        self._study, self._plan, self._watch = study, plan, watch
+        self._trials: dict[int, optuna.Trial] = {}
+        self._curves: dict[int, list[Scores]] = {}
+        self._given_up: set[int] = set()  # by others, who took this worker for gone
+
+    def begin(self, trials: Iterator[optuna.Trial]) -> dict[int, Experiment]:
+        """The experiments of new trials."""
+        for trial in trials:
+            self._trials[trial.number], self._curves[trial.number] = trial, []
+            trial.set_user_attr(WORKER, own_name())
+        return {
+            number: self._plan.trial(self._plan.searched.settings(trial.params))
+            for number, trial in self._trials.items()
+        }
+
+    def judge(self, epoch: float, validations: Mapping[int, Evaluation]) -> set[int]:
+        """Take note of validations; which trials to stop."""
+        for number, evaluation in validations.items():
+            self._note(number, scores_of(epoch, evaluation))
+        going = [number for number in validations if number not in self._given_up]
+        self._watch([self._view(number, "running") for number in going])
+        return self._given_up.intersection(validations) | self._to_stop(going)
+
+    def _to_stop(self, going: Sequence[int]) -> set[int]:
+        """Which of those that have just been validated have shown enough."""
+        if self._plan.first is not None:
+            return set(going)
+        if not self._plan.prunes:
+            return set()
+        costs = self._costs()
+        return behind(
+            [number for number in going if number in costs], costs
+        )  # one may have been given up just now
+
+    def _costs(self) -> dict[int, list[float]]:
+        """What all trials have shown so far, whoever trains them; not those that were interrupted."""
+        begun = (TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED)
+        return {
+            frozen.number: [
+                self._cost(value) for _, value in sorted(frozen.intermediate_values.items())
+            ]
+            for frozen in self._study.get_trials(deepcopy=False, states=begun)
+        }
+
+    def _cost(self, reported: float) -> float:
+        score = self._plan.score
+        return cost({score: None if math.isnan(reported) else reported}, score)
+
+    def _note(self, number: int, scores: Scores) -> None:
+        curve, value = self._curves[number], scores.get(self._plan.score)
+        curve.append(scores)
+        try:
+            self._trials[number].report(math.nan if value is None else value, step=len(curve))
+        except UpdateFinishedTrialError:
+            self._given_up.add(number)
+
+    def end(self, endings: Mapping[int, Ending]) -> None:
+        """Write down how the trials ended."""
+        self._watch([self._end(number, ending) for number, ending in endings.items()])
+
+    def _end(self, number: int, ending: Ending) -> Trial:
+        try:
+            return self._written(number, ending)
+        except (
+            UpdateFinishedTrialError
+        ):  # it counts as interrupted in the storage, and is made up for
+            return self._view(number, "interrupted", GIVEN_UP)
+
+    def _written(self, number: int, ending: Ending) -> Trial:
+        """Trials that broke off are told as pruned: Optuna then avoids their neighbourhood, failed ones it forgets."""
+        trial, curve = self._trials[number], self._curves[number]
+        best = best_validation(curve, self._plan.score)
+        trial.set_user_attr(CURVE, curve)
+        if best is None and ending.state in ("ended", "stopped"):
+            ending = Ending("failed", f"no validation had a finite {self._plan.score}")
+        state = _state(ending, self._plan)
+        if state in ("diverged", "failed"):
+            trial.set_user_attr(ENDING, state)
+            trial.set_user_attr(WHY, ending.why)
+        if best is not None and state == "complete":
+            told = self._study.tell(trial, best[self._plan.score], skip_if_finished=True)
+        else:
+            told = self._study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
+        if told.state == TrialState.FAIL:  # as nobody told it here
+            raise UpdateFinishedTrialError
+        return self._view(number, state, ending.why)
+
+    def interrupt(self) -> None:
+        """Give up what has not ended."""
+        for trial in self._trials.values():
+            self._study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
+
+    def _view(self, number: int, state: State, why: str = "") -> Trial:
+        settings = self._plan.searched.settings(self._trials[number].params)
+        return Trial(number, state, settings, self._curves[number], why, seconds=None)
+
+
+def begun_trials(study: optuna.Study, plan: Plan) -> list[Trial]:
+    """What is known of all trials that somebody has begun, whoever that was."""
+    begun = [state for state in TrialState if state != TrialState.WAITING]
+    return [
+        Trial.of(frozen, plan.searched) for frozen in study.get_trials(deepcopy=False, states=begun)
+    ]
+
+
+def _state(ending: Ending, plan: Plan) -> State:
+    if ending.state in ("diverged", "failed"):
+        return ending.state
+    # Where trials are judged by their first steps, to be stopped is how they end.
+    return "pruned" if ending.state == "stopped" and plan.first is None else "complete"

@@ -1,0 +1,227 @@
+"""What is searched, as data: settings that all trials share, and for the rest where to look.
+
+    [fixed]                                                             a table over the preset
+    training.schedule = "linear"
+    network.head = { head = "factored", loss = "z_loss" }
+
+    [search]                                                            keys of an experiment
+    training.lr = { low = 0.03, high = 3.0, log = true }                a range, here evenly in its logarithm
+    network.dropout = { low = 0.0, high = 0.5, step = 0.1 }
+    network.context = { low = 4, high = 8 }                             whole numbers, because both ends are
+    network.hidden = { choices = [[512], [512, 256]] }
+
+One file for each loss comes with the lab, in the folder `spaces`; any other is named by its path.
+"""
+
+import json
+import math
+import tomllib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalChoiceType,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+
+from zloss.heads.config import check_name
+from zloss_lab.configuration import ConfigError, from_table
+from zloss_lab.experiments import read_toml
+
+_PARTS = ("fixed", "search")
+_WORDS = ("low", "high", "log", "step", "choices")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """Numbers between two, both included; whole ones where both are written so."""
+
+    low: int | float
+    high: int | float
+    log: bool = False  # evenly in the logarithm
+    step: int | float | None = None
+
+    def __post_init__(self) -> None:
+        if not all(math.isfinite(number) for number in (self.low, self.high, self.step or 1)):
+            raise ValueError(f"a range needs finite numbers, got {self}")
+        if self.low > self.high:
+            raise ValueError(f"low must not be above high, got low {self.low} and high {self.high}")
+        if self.log and self.low <= 0:
+            raise ValueError(f"low must be above 0 where log is true, got {self.low}")
+        if self.step is not None and self.step <= 0:
+            raise ValueError(f"step must be above 0, got {self.step}")
+        if self.log and self.step is not None:
+            raise ValueError(f"step {self.step} and log do not go together: leave out one of them")
+        steps = (self.high - self.low) / self.step if self.step else 0
+        if abs(steps - round(steps)) > 1e-9:  # a step of 0.1 is no exact number
+            raise ValueError(f"from {self.low} to {self.high} is no multiple of step {self.step}")
+
+    @property
+    def distribution(self) -> BaseDistribution:
+        """What Optuna draws from."""
+        if (
+            isinstance(self.low, int)
+            and isinstance(self.high, int)
+            and isinstance(self.step, int | None)
+        ):
+            return IntDistribution(self.low, self.high, log=self.log, step=self.step or 1)
+        return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
+
+    @property
+    def examples(self) -> tuple[Any, ...]:
+        """Values that stand for all of them in a check, of the kind that Optuna draws."""
+        kind = int if isinstance(self.distribution, IntDistribution) else float
+        return kind(self.low), kind(self.high)
+
+    def setting(self, drawn: Any) -> Any:
+        """The value of the key, from what Optuna drew."""
+        return drawn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """Values of any kind to choose from."""
+
+    choices: tuple[object, ...]
+
+    def __post_init__(self) -> None:
+        if not self.choices or len(set(self._labels)) < len(self.choices):
+            raise ValueError(f"choices must be some different values, got {list(self.choices)}")
+
+    @property
+    def distribution(self) -> BaseDistribution:
+        """What Optuna draws from."""
+        return CategoricalDistribution(self._labels)
+
+    @property
+    def examples(self) -> tuple[Any, ...]:
+        """Values that stand for all of them in a check."""
+        return self.choices
+
+    def setting(self, drawn: Any) -> Any:
+        """The value of the key, from what Optuna drew."""
+        return self.choices[self._labels.index(drawn)]
+
+    @property
+    def _labels(self) -> list[CategoricalChoiceType]:
+        """What Optuna can store: lists and tables as text."""
+        return [
+            json.dumps(value) if isinstance(value, list | dict) else value for value in self.choices
+        ]  # type: ignore[misc]
+
+
+Entry = Range | Choices
+
+
+@dataclass(frozen=True)
+class Space:
+    """Where hyper-parameters are searched.
+
+    >>> space = Space.parse({"search": {"training": {"lr": {"low": 0.1, "high": 1.0, "log": True}}}})
+    >>> space.search
+    {'training.lr': Range(low=0.1, high=1.0, log=True, step=None)}
+    >>> Space.parse({"search": {"training": {"lr": {"lo": 0.1, "high": 1.0}}}})
+    Traceback (most recent call last):
+        ...
+    zloss_lab.configuration.ConfigError: [search.training.lr] unknown key: 'lo'; did you mean 'low'? known: low, high,
+    log, step, choices
+    """
+
+    fixed: Mapping[str, Any]
+    search: Mapping[str, Entry]
+
+    @classmethod
+    def parse(cls, table: Mapping[str, Any]) -> "Space":
+        """From the table of a file."""
+        for part, value in table.items():
+            _check("table of a space", part, _PARTS)
+            if not isinstance(value, dict):
+                raise ConfigError(f"[{part}] must be a table, got {value!r}")
+        if not table.get("search"):
+            raise ConfigError("a space needs a table [search] with something to search")
+        search = {key: _entry(key, value) for key, value in _entries(table["search"])}
+        return cls(table.get("fixed", {}), search)
+
+    def without(self, settings: Collection[str]) -> "Space":
+        """The same space where these keys, or tables of keys, are no longer searched."""
+        left = {
+            key: entry
+            for key, entry in self.search.items()
+            if not any(key == setting or key.startswith(f"{setting}.") for setting in settings)
+        }
+        if not left:
+            raise ConfigError(f"nothing is left to search: {', '.join(self.search)} are all set")
+        return Space(self.fixed, left)
+
+    @property
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """What Optuna draws from, by key."""
+        return {key: entry.distribution for key, entry in self.search.items()}
+
+    def settings(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of keys, from what Optuna drew."""
+        return {key: self.search[key].setting(value) for key, value in drawn.items()}
+
+    def examples(self) -> Iterator[dict[str, Any]]:
+        """Settings in which every key takes each value that stands for the others, one key at a time."""
+        first = {key: entry.examples[0] for key, entry in self.search.items()}
+        for key, entry in self.search.items():
+            yield from (first | {key: value} for value in entry.examples)
+
+
+def space_names() -> list[str]:
+    """The spaces that come with the lab."""
+    return sorted(
+        file.name.removesuffix(".toml")
+        for file in _folder().iterdir()
+        if file.name.endswith(".toml")
+    )
+
+
+def space_table(name: str) -> dict[str, Any]:
+    """The table of a space, by its name or the path of a TOML file."""
+    if name.endswith(".toml"):
+        return read_toml(Path(name))
+    _check("space", name, space_names(), also=", or the path of a TOML file")
+    return tomllib.loads(_folder().joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def _folder() -> Any:
+    return resources.files("zloss_lab.tuning").joinpath("spaces")
+
+
+def _entries(table: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Ranges, choices and what is neither, by dotted keys: TOML reads `training.lr = {...}` as tables in tables."""
+    if not isinstance(table, dict) or not table.keys().isdisjoint(_WORDS):
+        yield path, table
+        return
+    for name, value in table.items():
+        yield from _entries(value, f"{path}.{name}" if path else name)
+
+
+def _entry(key: str, table: Any) -> Entry:
+    where = f"search.{key}"
+    if not isinstance(table, dict):
+        raise ConfigError(
+            f"[{where}] must be {{ low, high }} or {{ choices }}, got {table!r}; or put it into [fixed]"
+        )
+    for word in table:
+        _check("key", word, _WORDS, f"[{where}] ")
+    if "choices" in table:
+        return from_table(Choices, table, where)
+    if not {"low", "high"} <= table.keys():
+        raise ConfigError(f"[{where}] needs low and high, or choices; got {table}")
+    return from_table(Range, table, where)
+
+
+def _check(what: str, name: str, known: Collection[str], where: str = "", also: str = "") -> None:
+    try:
+        check_name(what, name, known)
+    except ValueError as error:
+        raise ConfigError(f"{where}{error}{also}") from error

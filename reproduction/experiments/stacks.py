@@ -1,0 +1,114 @@
+"""Networks trained side by side, as many at once as there is memory for, and what is left of them: scores.
+
+Networks that differ in shape stand in different stacks. The weights of each are kept at its best validation by every
+score that is asked for, and tested with these.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+
+from zloss_lab.corpora import Corpus
+from zloss_lab.evaluation import Evaluation
+from zloss_lab.runs import RunError
+from zloss_lab.sidebyside import Outcome, SideBySide, Validation, grouped
+from zloss_lab.training import Experiment, Watcher, device_of
+
+# What a stack may take: of the memory of a GPU, which others may need too, and on a CPU, where more is no faster.
+_SHARE_OF_GPU = 1 / 3
+_CPU_BYTES = 3 * 2**30
+_LOGITS = 3  # tensors of the size of the logits that a step holds, about
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What became of a network."""
+
+    experiment: Experiment
+    curve: Sequence[Validation]  # up to where it diverged, if it did
+    best: Mapping[
+        str, Validation
+    ]  # by score; none where it diverged, whatever it had reached before
+    test: Mapping[str, Evaluation]  # by score, at its best validation
+    diverged: bool = False
+
+
+def train_stack(
+    experiments: Sequence[Experiment], scores: Sequence[Sequence[str]], watch: Watcher | None = None
+) -> list[Trained]:
+    """Train networks of one shape, and test each with its best weights by some scores, others for each network."""
+    try:
+        stack = SideBySide(experiments, scores=_distinct(scores), watch=watch)
+        outcomes = stack.train()
+        bests = [_bests(outcome, wanted) for outcome, wanted in zip(outcomes, scores, strict=True)]
+        tests = _tests(stack, bests)
+    except torch.OutOfMemoryError as error:
+        raise RunError(
+            f"{len(experiments)} networks at once are too many for the device: use --at-once"
+        ) from error
+    return [
+        Trained(
+            outcome.experiment,
+            outcome.validations,
+            best,
+            {score: tests[place, validation.step] for score, validation in best.items()},
+            outcome.diverged,
+        )
+        for place, (outcome, best) in enumerate(zip(outcomes, bests, strict=True))
+    ]
+
+
+def _bests(outcome: Outcome, scores: Sequence[str]) -> dict[str, Validation]:
+    if outcome.diverged:
+        return {}
+    return {score: best for score in scores if (best := outcome.best_by(score))}
+
+
+def _tests(
+    stack: SideBySide, bests: Sequence[Mapping[str, Validation]]
+) -> dict[tuple[int, int], Evaluation]:
+    """By network and step: one validation may well be the best by several scores, and is tested once."""
+    tests: dict[tuple[int, int], Evaluation] = {}
+    for score in _distinct(bests):
+        steps = {place: best[score].step for place, best in enumerate(bests) if score in best}
+        new = [place for place, step in steps.items() if (place, step) not in tests]
+        results = stack.evaluate("test", score=score, trials=new) if new else []
+        tests |= {
+            (place, steps[place]): result
+            for place, result in zip(new, results, strict=True)
+            if result
+        }
+    return tests
+
+
+def _distinct(scores: Iterable[Iterable[str]]) -> list[str]:
+    return list(dict.fromkeys(score for some in scores for score in some))
+
+
+def in_stacks(
+    experiments: Sequence[Experiment], *, scores: int, at_once: int | None = None
+) -> Iterator[list[Experiment]]:
+    """The experiments, stack by stack: at most so many at once, or as many as there is memory for."""
+    for group in grouped(experiments):
+        size = at_once or fitting(experiments[group[0]], scores=scores)
+        for start in range(0, len(group), size):
+            yield [experiments[number] for number in group[start : start + size]]
+
+
+def fitting(experiment: Experiment, *, scores: int = 0) -> int:
+    """How many networks of this shape fit into a stack that keeps the best weights by so many scores."""
+    classes, network = len(Corpus.open(experiment.corpus).vocabulary), experiment.network
+    hidden = sum(below * above for below, above in pairwise(network.sizes))
+    weights = classes * (network.embedding + network.sizes[-1]) + hidden
+    logits = experiment.training.batch_size * classes
+    # Weights are held once to be trained, once by `training.score`, and once while they are copied.
+    bytes_each = 4 * (_LOGITS * logits + (3 + scores) * weights)
+    return max(1, _bytes_to_take(device_of(experiment.device)) // bytes_each)
+
+
+def _bytes_to_take(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(_SHARE_OF_GPU * torch.cuda.get_device_properties(device).total_memory)
+    return _CPU_BYTES

@@ -1,0 +1,103 @@
+"""Claims about the loss itself, computed on the spot with the library's own."""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import zloss
+from reproduction.report.evidence import Evidence
+from reproduction.report.verdicts import Finding, Verdict
+
+CLASSES, A, B = 1000, 0.1, 10.0  # of figure 1
+_EXACT = 1e-9  # float64 has 16 digits, and sums over a thousand classes cost a few of them
+
+
+def is_invariant(evidence: Evidence) -> Finding:
+    """To shifts and scalings of the activations; softmax is not."""
+    logits = _logits()
+    changes = [_relative_change(loss, logits, 3 * logits + 7) for loss in (_z_loss, _softmax)]
+    holds = changes[0] < _EXACT < changes[1]
+    return Finding(
+        f"exact to rounding, while softmax changes by up to {changes[1]:.0%}", _verdict(holds)
+    )
+
+
+def is_bounded(evidence: Evidence) -> Finding:
+    """A one-hot output has the largest z that there is."""
+    reached = [_stats(sign * _one_hot()).z.item() for sign in (1, -1)]
+    random = _stats(_logits()).z.abs().max().item()
+    bound = math.sqrt(CLASSES - 1)
+    holds = random < bound and all(math.isclose(abs(z), bound, rel_tol=_EXACT) for z in reached)
+    return Finding(
+        f"±{bound:.2f} for {CLASSES:,} classes, reached by a one-hot output and its negative",
+        _verdict(holds),
+    )
+
+
+def makes_classes_compete(evidence: Evidence) -> Finding:
+    """The gradient sums to zero, and without normalisation it does not reach the other classes."""
+    logits = _logits()
+    gradient = _gradient(_z_loss(logits).sum(), logits)
+    largest = gradient.abs().max().item()
+    total = gradient.sum(1).abs().max().item() / largest
+    plain = _gradient(F.softplus(B - logits[:, 0], beta=A).sum(), logits)
+    others = plain[:, 1:].abs().max().item()
+    holds = total < _EXACT and others == 0
+    return Finding(
+        f"sums to zero but for rounding; without normalisation the others get {others:g}",
+        _verdict(holds),
+    )
+
+
+def has_its_minimum_at_the_bound(evidence: Evidence) -> Finding:
+    """At z_c = sqrt(D - 1) and z_k = -1 / sqrt(D - 1) the gradient vanishes."""
+    one_hot = _one_hot()
+    rest = _gradient(_z_loss(one_hot).sum(), one_hot).norm().item()
+    start = _logits()
+    usual = _gradient(_z_loss(start).sum(), start).norm(dim=1).mean().item()
+    others = _stats(one_hot, target=1).z.item()
+    holds = rest < _EXACT * usual and math.isclose(
+        others, -1 / math.sqrt(CLASSES - 1), rel_tol=_EXACT
+    )
+    return Finding("the gradient vanishes there, but for rounding", _verdict(holds))
+
+
+def _logits() -> Tensor:
+    """Without order, and the same everywhere, so that documents made of it are."""
+    return (
+        torch.arange(100 * CLASSES, dtype=torch.float64)
+        .sin()
+        .reshape(100, CLASSES)
+        .requires_grad_()
+    )
+
+
+def _one_hot() -> Tensor:
+    return torch.eye(1, CLASSES, dtype=torch.float64).requires_grad_()
+
+
+def _stats(logits: Tensor, target: int = 0) -> zloss.SphericalStats:
+    return zloss.SphericalStats.from_logits(logits, torch.full((len(logits),), target))
+
+
+def _z_loss(logits: Tensor) -> Tensor:
+    return zloss.z_loss(_stats(logits), a=A, b=B)
+
+
+def _softmax(logits: Tensor) -> Tensor:
+    return F.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long), reduction="none")
+
+
+def _relative_change(loss: Callable[[Tensor], Tensor], before: Tensor, after: Tensor) -> float:
+    return ((loss(after) - loss(before)).abs() / loss(before)).max().item()
+
+
+def _gradient(loss: Tensor, logits: Tensor) -> Tensor:
+    return torch.autograd.grad(loss, logits)[0]
+
+
+def _verdict(holds: bool) -> Verdict:
+    return Verdict.REPRODUCED if holds else Verdict.NOT_REPRODUCED
