@@ -38,7 +38,7 @@ long-run: $(READY)  ## 20,000 steps in float32 against dense float64 SGD, and re
 	$(BIN)/python benchmarks/long_run.py
 
 docs: $(READY)  ## rebuild the tables of README.md and docs/ from the records
-	$(BIN)/python benchmarks/tables.py
+	$(BIN)/python -m benchmarks.tables
 
 clean:
 	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""Rebuild the tables of the documents from the records: `python benchmarks/tables.py`, or `--check` to compare only.
+"""Rebuild the tables of the documents from the records: `python -m benchmarks.tables`, or `--check` to compare only.
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`; each name is a function below. A quotient is of
 two times of one run, the latest that has both.
@@ -29,10 +29,7 @@ from zloss_lab.records import Record, read_records
 
 ROOT = Path(__file__).parent.parent
 RECORDS = Path(__file__).parent / "records"
-DOCUMENTS = (
-    ROOT / "README.md",
-    *(ROOT / "docs" / name for name in ("heads.md", "lab.md", "results.md", "speed.md")),
-)
+DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 FIL8 = 213_271  # classes
 
 
