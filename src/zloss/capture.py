@@ -14,9 +14,9 @@
 On a GPU a small step takes longer to launch than to run: every operation costs the host some ten microseconds. A graph
 is launched as a whole. On other devices the step just runs, so that the same code serves everywhere.
 
-Who has to be looked after between replays (factored layers, which refactor, and heads, which report bad batches) makes
-itself known by `note_captured` while the step is captured; and who has put numbers of the host into the graph, as
-losses do, by `note_constants`.
+While a step is captured, `CapturedStep` collects the modules that it calls. Factored layers and heads need a look
+between replays, for refactors and for bad batches. Losses have put numbers of the host into the graph. Neither knows
+anything of this file: a module takes part by the methods of `Watched` or `HasConstants`.
 """
 
 import gc
@@ -25,92 +25,75 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
+
+from zloss.optim import FactoredSGD
+from zloss.streams import must_not_wait
 
 _WARM_UP = 3  # steps that run without a graph first: torch and Triton prepare what cannot be prepared while capturing
 _WAITING = "called a synchronizing CUDA operation"  # as torch says it
 
 
+@runtime_checkable
 class Watched(Protocol):
-    """Something that the host looks after between replays."""
+    """A module that prepares for a capture and may need a look between replays."""
 
-    def after_replay(self) -> None:
-        """Act on what replays have left on the device, and raise what they could not."""
+    def begin_capture(self) -> None:
+        """Prepare for the capture of a step that uses this module."""
 
-
-def is_capturing() -> bool:
-    """Whether operations are being recorded instead of run."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    def end_capture(self) -> Callable[[], None] | None:
+        """Finish the capture. Returns what has to run after every replay, if anything."""
 
 
-def must_not_wait() -> bool:
-    """Whether a step is captured, or rehearsed for that: whoever can do without waiting for the device has to.
+@runtime_checkable
+class HasConstants(Protocol):
+    """A module with numbers of the host that become part of a graph."""
 
-    Operations of a rehearsal do run. So branches, and reports on what has run, ask `is_capturing` instead.
-    """
-    return _is_rehearsing or is_capturing()
-
-
-def is_capturing_step() -> bool:
-    """Whether they are by a `CapturedStep`, which ends the branches that nobody has joined."""
-    return _recording is not None
+    def captured_constants(self) -> Iterable[Any]:
+        """Return these numbers as they are now."""
 
 
-def note_captured(watched: Watched) -> None:
-    """Have `after_replay` called after every replay of the step that is being captured, if one is."""
-    if _recording is not None and all(watched is not other for other in _recording.watched):
-        _recording.watched.append(watched)
+class _Collector:
+    """The context of one capture: it collects the modules that the step calls, and finishes with them at its end."""
 
-
-def note_constants(read: Callable[[], Iterable[Any]]) -> None:
-    """Have the step that is being captured, if one is, captured anew when this reads something else than now."""
-    if _recording is not None:
-        _recording.constants.append(_Constants(read))
-
-
-class Branch:
-    """A branch beside the main line of the CUDA graph that is being captured; without one, the same line.
-
-    What both use must be referred to until they have joined, or its memory may be given away in between.
-    """
-
-    def __init__(self) -> None:
-        self._stream = torch.cuda.Stream() if is_capturing() else None
-
-    @contextmanager
-    def open(self) -> Iterator[None]:
-        """Go on beside the main line, with all that was done on it so far."""
-        if self._stream is None:
-            yield
-            return
-        if _recording is not None:
-            _recording.branches.append(self)
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            yield
-
-    def follow(self, other: "Branch") -> None:
-        """Have what comes on this branch wait for all that was done on the other so far."""
-        if self._stream is not None and other._stream is not None:
-            self._stream.wait_stream(other._stream)
-
-    def join(self) -> None:
-        """Go on with all that was done on the branch."""
-        if self._stream is not None:
-            torch.cuda.current_stream().wait_stream(self._stream)
-
-
-class _Recording:
-    """What a step has made known of itself while it is captured."""
-
-    def __init__(self) -> None:
-        self.watched: list[Watched] = []
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        self._optimizers = optimizers
+        self._watched: list[Watched] = []
+        self._with_constants: list[HasConstants] = []
+        self.after_replay: list[Callable[[], None]] = []
         self.constants: list[_Constants] = []
-        self.branches: list[Branch] = []
+
+    def __enter__(self) -> Self:
+        for optimizer in self._optimizers:
+            if isinstance(optimizer, FactoredSGD):
+                for layer in optimizer.layers:
+                    self.collect(layer)
+        self._hook = register_module_forward_pre_hook(lambda module, _: self.collect(module))
+        return self
+
+    def collect(self, module: nn.Module) -> None:
+        """Take note of a module that the step uses; one that torch has compiled calls others unseen."""
+        parts = module.modules() if hasattr(module, "_orig_mod") else [module]
+        for part in parts:
+            if isinstance(part, Watched) and all(part is not other for other in self._watched):
+                part.begin_capture()
+                self._watched.append(part)
+            if isinstance(part, HasConstants) and all(
+                part is not other for other in self._with_constants
+            ):
+                self._with_constants.append(part)
+                self.constants.append(_Constants(part.captured_constants))
+
+    def __exit__(self, *_: object) -> None:
+        self._hook.remove()
+        # Also after an error: branches that nobody has joined would raise another one, and hide it.
+        called = [watched.end_capture() for watched in self._watched]
+        self.after_replay = [function for function in called if function is not None]
 
 
 class _Constants:
@@ -121,15 +104,11 @@ class _Constants:
         self._captured = self._now()
 
     def have_changed(self) -> bool:
-        """Whether they are others than when the graph was captured."""
+        """Return whether they differ from those that were captured."""
         return self._now() != self._captured
 
     def _now(self) -> list[Any]:
         return [_as_captured(value) for value in self._read()]
-
-
-_recording: _Recording | None = None
-_is_rehearsing = False
 
 
 class CapturedStep:
@@ -182,7 +161,7 @@ class CapturedStep:
         if kind in self._graphs and self._graphs[kind].is_outdated:
             del self._graphs[kind]  # before the next one wants memory
         if kind not in self._graphs:
-            self._graphs[kind] = _Graph(self._step, inputs)
+            self._graphs[kind] = _Graph(self._step, inputs, self._optimizers)
         return self._graphs[kind].replay(inputs)
 
     def _forget_if_options_changed(self) -> None:
@@ -194,30 +173,26 @@ class CapturedStep:
 class _Graph:
     """One recording of the step, with inputs of its own."""
 
-    def __init__(self, step: Callable[..., Tensor], inputs: Sequence[Tensor]) -> None:
-        global _recording
+    def __init__(
+        self,
+        step: Callable[..., Tensor],
+        inputs: Sequence[Tensor],
+        optimizers: Sequence[Optimizer],
+    ) -> None:
         self._inputs = [
             tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in inputs
         ]
         self._graph = torch.cuda.CUDAGraph()
-        recording = _recording = _Recording()
-        try:
-            # Where both want the device, the main line goes before the branches.
-            main_line = torch.cuda.graph(self._graph, stream=torch.cuda.Stream(priority=-1))
-            with _own_workspaces(), _garbage_kept(), main_line:
-                try:
-                    output = step(*self._inputs)
-                finally:  # or torch would complain of them instead
-                    for branch in recording.branches:
-                        branch.join()
-        finally:
-            _recording = None
-        self._watched, self._constants = recording.watched, recording.constants
+        # Where both want the device, the main line goes before the branches.
+        main_line = torch.cuda.graph(self._graph, stream=torch.cuda.Stream(priority=-1))
+        with _own_workspaces(), _garbage_kept(), main_line, _Collector(optimizers) as collected:
+            output = step(*self._inputs)
+        self._after_replay, self._constants = collected.after_replay, collected.constants
         self._output = output.detach()
 
     @property
     def is_outdated(self) -> bool:
-        """Whether numbers that are part of it have changed since."""
+        """Whether numbers that are part of the graph have changed since."""
         return any(constants.have_changed() for constants in self._constants)
 
     def replay(self, inputs: Sequence[Tensor]) -> Tensor:
@@ -226,8 +201,8 @@ class _Graph:
             for own, given in zip(self._inputs, inputs, strict=True):
                 own.copy_(given, non_blocking=True)
         self._graph.replay()
-        for watched in self._watched:
-            watched.after_replay()
+        for look in self._after_replay:
+            look()
         return self._output
 
 
@@ -242,15 +217,13 @@ def _device_of(inputs: Sequence[Tensor], optimizers: Sequence[Optimizer]) -> tor
         return inputs[0].device
     groups = (group for optimizer in optimizers for group in optimizer.param_groups)
     parameters: list[Tensor] = [parameter for group in groups for parameter in group["params"][:1]]
-    return (
-        parameters[0].device
-        if parameters
-        else torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    )
+    if parameters:
+        return parameters[0].device
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _as_captured(option: Any) -> Any:
-    """What a graph has of an option: a number, which may be a tensor on the host that is changed in place."""
+    """Return what a graph holds of an option: a number, also of a tensor on the host that is changed in place."""
     if isinstance(option, Tensor):
         return option.tolist() if option.device.type == "cpu" else id(option)
     return tuple(option) if isinstance(option, list) else option
@@ -258,10 +231,10 @@ def _as_captured(option: Any) -> Any:
 
 @contextmanager
 def _own_workspaces() -> Iterator[None]:
-    """Have cuBLAS take scratch memory anew, before a capture and after it.
+    """Make cuBLAS take scratch memory anew, before a capture and after it.
 
-    Torch keeps that memory for each stream. Taken during a capture it belongs to the graph and goes with it, but would
-    go on being used for the stream by others, who would then overwrite whatever has come in its place.
+    Torch keeps that memory for each stream. Memory that was taken during a capture belongs to the graph and goes with
+    it. Later work on the stream would go on using it, and overwrite whatever has come in its place.
     """
     torch.cuda.synchronize()
     torch._C._cuda_clearCublasWorkspaces()
@@ -286,12 +259,10 @@ def _garbage_kept() -> Iterator[None]:
 @contextmanager
 def _rehearsal() -> Iterator[None]:
     """Refuse what waits for the device, before a capture would fail on it and leave torch in disorder."""
-    global _is_rehearsing
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch calls the mode a prototype
         torch.cuda.set_sync_debug_mode("error")
-    _is_rehearsing = True
     try:
         yield
     except RuntimeError as error:
@@ -302,12 +273,11 @@ def _rehearsal() -> Iterator[None]:
             "condition on a tensor, an optimizer or a head that needs to; or run it without CapturedStep"
         ) from error
     finally:
-        _is_rehearsing = False
         torch.cuda.set_sync_debug_mode(before)
 
 
 def _on_side_stream(step: Callable[..., Tensor], inputs: Sequence[Tensor]) -> Tensor:
-    """Torch wants the first steps on another stream than the default one, or autograd's own would be captured."""
+    """Run a step on another stream than the default one, as torch wants it before a capture."""
     side, current = torch.cuda.Stream(), torch.cuda.current_stream()
     side.wait_stream(current)
     with torch.cuda.stream(side):

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from zloss.layers.precision import finest_dtype
+from zloss.precision import finest_dtype
 
 _LARGEST_EXPONENT = 709.0  # beyond it there is no float for `math.exp` to return, and it raises
 

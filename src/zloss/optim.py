@@ -11,13 +11,12 @@ from torch.optim import Optimizer
 
 from zloss import kernels
 from zloss.layers import FactoredLinear
-from zloss.layers.gradient import RecordedGradient
-from zloss.layers.precision import finest_dtype
-from zloss.layers.recording import GradientMark
+from zloss.layers.gradient import GradientMark, RecordedGradient
+from zloss.precision import finest_dtype
 
-# What torch's schedulers keep in a group, and who resumes a schedule may have to put there; and its name, for logs.
+# Options that torch's schedulers keep in a group, which a resumed schedule needs there; and a name for logs.
 _NOTES = {"initial_lr", "max_lr", "min_lr", "swa_lr", "name"}
-# What a state dict of another optimizer may ask for; further options of theirs mean nothing without these.
+# Options in a state dict of another optimizer that we must not ignore; others mean nothing without these.
 _FOREIGN_OPTIONS = {"momentum", "nesterov", "maximize", "betas", "weight_decay"}
 
 
@@ -115,9 +114,6 @@ class FactoredSGD(PlainSGD):
     ) -> None:
         self._refuse(others)
         self._layers: dict[Tensor, FactoredLinear] = {}
-        self._unscaled: dict[
-            Tensor, Tensor
-        ] = {}  # the batch of a record, which stays when that is scaled, says which
         groups: list[Any] = _listed(layers)
         if not groups:
             raise ValueError("FactoredSGD got no layers")
@@ -150,6 +146,11 @@ class FactoredSGD(PlainSGD):
                 )
         super().add_param_group(group | {"params": [layer.V for layer in layers]})
         self._layers |= {layer.V: layer for layer in layers}
+
+    @property
+    def layers(self) -> list[FactoredLinear]:
+        """The layers that this optimizer trains."""
+        return list(self._layers.values())
 
     def unscale_(self, scaler: GradScaler) -> None:
         """Divide the recorded gradients by the scale, to clip them; `scaler.step(optimizer)` does not do it again.
@@ -189,39 +190,31 @@ class FactoredSGD(PlainSGD):
                 "scaler.unscale_(optimizer) does not find the recorded gradient of a factored layer, which is still "
                 "scaled: call optimizer.unscale_(scaler) in its place"
             )
-        records = [
-            record
-            for layer in self._layers.values()
-            if (record := layer.recorded_gradient()) is not None
-        ]
+        recorded = (layer.recorded_gradient() for layer in self._layers.values())
+        records = [record for record in recorded if record is not None]
         return bool(self.found_inf) or not all(_is_finite(record) for record in records)
 
     def _divide(self, scale: Tensor | float) -> None:
-        for parameter, layer, record in self._scaled():
-            layer.scale_grad_(
-                torch.as_tensor(scale, dtype=layer.U.dtype, device=layer.U.device).reciprocal()
-            )
-            self._unscaled[parameter] = record.h
+        for layer in self._scaled():
+            layer.unscale_grad_(scale)
 
-    def _scaled(self) -> Iterator[tuple[Tensor, FactoredLinear, RecordedGradient]]:
-        for parameter, layer in self._layers.items():
-            record = layer.recorded_gradient()
-            if record is not None and record.h is not self._unscaled.get(parameter):
-                yield parameter, layer, record
+    def _scaled(self) -> Iterator[FactoredLinear]:
+        """The layers with a recorded gradient that is still multiplied by the scale of a GradScaler."""
+        for layer in self._layers.values():
+            if layer.recorded_gradient() is not None and not layer.is_grad_unscaled:
+                yield layer
 
     def _descend(self, parameter: Tensor, group: dict[str, Any]) -> None:
         self._layers[parameter].step_(float(group["lr"]), weight_decay=group["weight_decay"])
-        self._unscaled.pop(parameter, None)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the recorded gradients."""
         for layer in self._layers.values():
             layer.zero_grad()
-        self._unscaled.clear()
 
     def __getstate__(self) -> dict[str, Any]:
         # Torch names what a copy of an optimizer has; without its layers this one could not step.
-        return super().__getstate__() | {"_layers": self._layers, "_unscaled": {}}
+        return super().__getstate__() | {"_layers": self._layers}
 
 
 def _is_finite(record: RecordedGradient) -> bool:

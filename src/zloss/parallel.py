@@ -1,18 +1,20 @@
-"""Training on several GPUs: the batch of all processes, for an output layer that every one of them has.
+"""Training on several GPUs: every process has the output layer, and gets the batch of all processes.
 
     trunk = DistributedDataParallel(trunk)                  # the layers below, as usual; not the output layer
-    h, target = zloss.gather_batch(trunk(x), target)        # those of all processes
+    h, target = zloss.gather_batch(trunk(x), target)        # the rows of all processes
     loss = loss_of(output(h, target))                       # the same everywhere, and so is the step
 
-The exact step of a factored layer needs B H numbers of the batch, not the C H of a gradient. So they are what travels,
-and every process takes the same step.
+The exact step of a factored layer needs B H numbers of the batch, not the C H numbers of a gradient. So the batch
+travels, and every process takes the same step.
 """
 
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
+
+from zloss.layers.limits import has_other_processes
 
 
 def gather_batch(
@@ -21,49 +23,21 @@ def gather_batch(
     *,
     group: Any = None,
 ) -> tuple[Tensor, Tensor]:  # (n B, H), (n B,) or (n B, K) on n processes
-    """The hidden batch and the targets of all processes, in the order of their ranks; on a single one, its own.
+    """Return the hidden batch and the targets of all processes, in the order of their ranks.
 
-    All processes must have as many rows, and output layers that start from the same weights: from the same seed, or
-    from one checkpoint. The gradient of h is made for `DistributedDataParallel`, which averages those of all processes:
-    layers below get what one process with the whole batch would give them.
+    A single process gets its own batch back. All processes must have equally many rows. Their output layers must start
+    from the same weights: from the same seed, or from one checkpoint. The gradient of h is made for
+    `DistributedDataParallel`, which averages over processes. So layers below get the gradient of one process with the
+    whole batch.
 
     Args:
         h: the hidden batch of this process.
         target: its targets.
         group: the process group; the default one where none is given.
     """
-    if not _has_others(group):
+    if not has_other_processes(group):
         return h, target
     return _GatheredRows.apply(h, group), _gathered(target, group)  # type: ignore[no-untyped-call]
-
-
-def refuse_data_parallel(layer: nn.Module) -> None:
-    """Refuse to be inside of `DistributedDataParallel`: for a layer whose gradient is none that it could average, and
-    whose factors it would overwrite with those of rank 0. Nor can `fully_shard` share out its weight; and what the
-    replicas of `DataParallel` record goes with them.
-    """
-    is_replica = getattr(layer, "_is_replica", False)
-    is_wrapped = (
-        getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None) is not None
-    )
-    is_sharded = hasattr(layer.V, "device_mesh")
-    if is_replica or is_sharded or (is_wrapped and _has_others(None)):
-        name = (
-            "DataParallel"
-            if is_replica
-            else "fully_shard"
-            if is_sharded
-            else "DistributedDataParallel"
-        )
-        raise ValueError(
-            f"FactoredLinear cannot train inside {name}, which knows nothing of its gradient: wrap the "
-            "layers below alone, and give this one the gathered batch of all processes (README, several GPUs)"
-        )
-
-
-def _has_others(group: Any) -> bool:
-    """Whether this is one of several processes."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1
 
 
 class _GatheredRows(torch.autograd.Function):

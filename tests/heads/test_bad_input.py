@@ -22,7 +22,7 @@ from tests.heads.batches import (
     with_value,
 )
 from tests.heads.registry import CLASSES, HIDDEN, HeadCase, every_head, every_head_of_ours
-from zloss.layers import inputs
+from zloss import inputs
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import zloss
-from zloss.layers import precision
-from zloss.layers.precision import check_dtypes, default_product_dtype, finest_dtype
+from zloss import precision
+from zloss.precision import check_dtypes, default_product_dtype, finest_dtype
 
 PROBE = """
 import torch, zloss

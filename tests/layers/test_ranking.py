@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import zloss
-from zloss.layers.precision import tf32_parts
+from zloss.precision import tf32_parts
 
 Layer = zloss.FactoredLinear | zloss.DenseLinear
 

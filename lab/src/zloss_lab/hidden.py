@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from zloss.layers.precision import tf32_products
 from zloss.optim import PlainSGD
+from zloss.precision import tf32_products
 from zloss_lab import kernels
 
 Factors = list[

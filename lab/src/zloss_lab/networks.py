@@ -25,12 +25,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer, SparseAdam
 
-from zloss.capture import Branch
 from zloss.heads import Head, HeadConfig, SphericalOutput
 from zloss.heads.config import check_name
 from zloss.layers import FactoredLinear
-from zloss.layers.precision import tf32_products
 from zloss.optim import RowSGD, clip_grad_norm_
+from zloss.precision import tf32_products
+from zloss.streams import Branch
 from zloss_lab.hidden import HiddenSGD, RectifiedLinear
 
 Precision = Literal["float32", "tf32", "bf16"]

@@ -24,13 +24,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zloss.capture import must_not_wait
 from zloss.heads.class_order import ClassOrder, checked_counts
 from zloss.heads.cluster_log_prob import Wanting, log_prob_within
 from zloss.heads.head import Head
 from zloss.heads.softmax import log_softmax
 from zloss.layers.ranking import LinearScores, Scores
 from zloss.losses.reduction import Reduction, check_reduction, reduce_loss
+from zloss.streams import must_not_wait
 from zloss.targets import IGNORE_INDEX, Targets
 
 _DIV_VALUE = 4.0
@@ -123,7 +123,7 @@ class AdaptiveSoftmax(Head):
         *,
         weight: Tensor | None = None,  # (B,)
     ) -> Tensor:
-        admitted = self._door.admit(h, target, self.reference_weight)
+        admitted = self._admission.admit(h, target, self.reference_weight)
         targets = admitted.targets.at(self.position_of(admitted.targets.index))
         per_example = targets.mean(-self._log_prob_of(admitted.h, targets))
         return admitted.conclude(reduce_loss(per_example, targets.counted, self.reduction, weight))

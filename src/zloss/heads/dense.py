@@ -5,9 +5,9 @@ from typing import TypeGuard
 import torch
 from torch import Tensor, nn
 
+from zloss.heads.admission import Admitted
 from zloss.heads.linear import LinearHead
 from zloss.heads.softmax import IGNORED, SoftmaxName, find_cross_entropy
-from zloss.layers.inputs import Admitted
 from zloss.layers.ranking import Scores
 from zloss.losses import SoftmaxCrossEntropy, ZNormalized
 from zloss.losses.dense import is_likelihood, log_prob_of
@@ -68,7 +68,7 @@ class DenseOutput(LinearHead):
         self.loss, self.softmax = loss, softmax
 
     def forward(self, h: Tensor, target: Tensor, *, weight: Tensor | None = None) -> Tensor:
-        admitted = self._door.admit(h, target, self.linear.weight)
+        admitted = self._admission.admit(h, target, self.linear.weight)
         if _is_softmax(self.loss):
             return admitted.conclude(self._softmax_loss(self.loss, admitted, weight))
         logits, innermost = self.linear(admitted.h), _innermost(self.loss)

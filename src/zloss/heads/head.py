@@ -14,19 +14,20 @@ Shape letters: B examples, H width of the hidden layer, C classes, K targets per
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from zloss.heads.admission import Admission
 from zloss.heads.class_order import ClassOrder
-from zloss.layers.inputs import Doorkeeper, check_hidden, check_same_device, check_sizes
-from zloss.layers.precision import exact_products
+from zloss.inputs import check_hidden, check_same_device, check_sizes
 from zloss.layers.ranking import Scores
 from zloss.metrics import Perplexity
 from zloss.optim import RowSGD
+from zloss.precision import exact_products
 from zloss.targets import IGNORE_INDEX, Targets, checked_targets
 
 
@@ -51,7 +52,7 @@ class Head(nn.Module, ABC):
         self.order: ClassOrder | None = (
             None  # of the classes among the `scores`, where it is not that of their numbers
         )
-        self._door = Doorkeeper(num_classes, ignore_index)
+        self._admission = Admission(num_classes, ignore_index)
 
     @abstractmethod
     def forward(
@@ -134,6 +135,16 @@ class Head(nn.Module, ABC):
             )
         return RowSGD(self.parameters(), lr)
 
+    # ---- hooks of CapturedStep ---------------------------------------------------------------------------------------
+
+    def begin_capture(self) -> None:
+        """Prepare for a capture; `CapturedStep` calls this when a step first uses the head."""
+        self._admission.was_captured = False
+
+    def end_capture(self) -> Callable[[], None] | None:
+        """Finish a capture. Returns what `CapturedStep` has to call after every replay, if anything."""
+        return self._admission.after_replay if self._admission.was_captured else None
+
     # ---- for heads that keep their classes in an order of their own --------------------------------------------------
 
     def position_of(self, classes: Tensor) -> Tensor:
@@ -160,7 +171,7 @@ class Head(nn.Module, ABC):
     @contextmanager
     def _evaluation(self, h: Tensor) -> Iterator[Scores]:
         """The scores of all classes, in full precision whatever the training runs in."""
-        self._door.raise_faults()
+        self._admission.raise_faults()
         weight = self.reference_weight
         check_hidden(h, self.in_features, weight)
         if not h.isfinite().all():

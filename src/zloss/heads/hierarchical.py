@@ -105,7 +105,7 @@ class HierarchicalSoftmax(Head):
                 nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, h: Tensor, target: Tensor, *, weight: Tensor | None = None) -> Tensor:
-        admitted = self._door.admit(h, target, self.clusters.weight)
+        admitted = self._admission.admit(h, target, self.clusters.weight)
         targets = admitted.targets
         loss = targets.mean(-self._log_prob_of(admitted.h, self.position_of(targets.index)))
         return admitted.conclude(reduce_loss(loss, targets.counted, self.reduction, weight))

@@ -144,7 +144,7 @@ class SampledSoftmax(LinearHead):
         *,
         weight: Tensor | None = None,  # (B,)
     ) -> Tensor:
-        admitted = self._door.admit(h, target, self.linear.weight)
+        admitted = self._admission.admit(h, target, self.linear.weight)
         targets = admitted.targets
         self.sampler.follow_(self.linear.weight.device)
         draws = self.sampler.draw(self.num_samples, generator=self.generator)

@@ -44,7 +44,7 @@ class SphericalOutput(Head):
         if isinstance(self.layer, FactoredLinear):  # which looks after its inputs itself
             loss: Tensor = self.loss(self.layer(h, target), weight=weight)
             return loss
-        admitted = self._door.admit(h, target, self.reference_weight)
+        admitted = self._admission.admit(h, target, self.reference_weight)
         return admitted.conclude(self.loss(self.layer(admitted.h, admitted.targets), weight=weight))
 
     def scores(self, h: Tensor) -> Scores:

@@ -22,8 +22,8 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
-from zloss.capture import Branch
 from zloss.kernels.tiles import power_of_2
+from zloss.streams import Branch
 
 _FEW_TARGETS = 2  # per row, whose own rows of W are computed
 
@@ -48,6 +48,11 @@ class Begun(NamedTuple):
             turned = h @ pack[1:].flatten(0, 1).T
             rounded = turned[:, h.shape[1] :].float().contiguous()
         return cls(inner_branch, inner, scatter, turned_branch, turned, rounded)
+
+    def join(self) -> None:
+        """Make the main line wait for both branches."""
+        self.inner_branch.join()
+        self.turned_branch.join()
 
 
 class Statistics(NamedTuple):

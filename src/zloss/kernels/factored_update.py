@@ -29,9 +29,9 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
-from zloss.capture import Branch, is_capturing
 from zloss.kernels.factored_statistics import Begun
 from zloss.kernels.tiles import pieces, power_of_2, store_tile, tile, tile_of
+from zloss.streams import Branch, is_capturing
 
 # D_5 has 31 terms: enough for the precision of float32 where no eigenvalue of X exceeds one half, which the learning
 # rate that is reported as safe makes sure of.
@@ -136,8 +136,9 @@ def step_(
     regime = _ThroughRows if rows < width else _ThroughColumns
     with torch.cuda.device_of(batch.h):
         step = regime(state, batch, lr, weight_decay)
-        step.prepare(gradient_fault)
-        step.solve()
+        with step.of_gram, step.of_rest:
+            step.prepare(gradient_fault)
+            step.solve()
         step.apply(singular_fault)
 
 
@@ -239,8 +240,6 @@ class _Step:
 
     def apply(self, singular_fault: int) -> None:
         """Judge the step, and apply it."""
-        self.of_gram.join()
-        self.of_rest.join()
         b, s, across = self.batch, self.state, pieces(self.width, _TILE)
         _apply[(3 * across**2 + pieces(self.width, _STRIP) + self.rows,)](
             b.classes, b.target_grad, *s, self.gram_change, self.U_change, self.inverse_change, self.rows_of_V,

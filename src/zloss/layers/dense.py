@@ -5,7 +5,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from zloss.layers.inputs import check_hidden, check_sizes
+from zloss.inputs import check_hidden, check_sizes
 from zloss.layers.prediction import Predicting
 from zloss.layers.ranking import LinearScores
 from zloss.stats import SphericalStats

@@ -1,33 +1,48 @@
-"""The factored output layer: C classes at a cost that does not depend on C."""
+"""The factored output layer: C classes at a cost that does not depend on C.
 
+`FactoredLinear` holds the tensors and answers torch's hooks. Its parts do the work: README.md beside this file follows
+one step of training through them.
+"""
+
+# Long because every hook of torch and every name that users call has to be a method of the module itself.
 import math
-from typing import Any
+import warnings
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from zloss.layers.faults import Fault
-from zloss.layers.gradient import all_places, nonzero_places
-from zloss.layers.inputs import check_hidden, check_same_device, check_sizes
-from zloss.layers.limits import export_error, refuse_transforms, uncompiled
-from zloss.layers.portable import PortableWeight
+from zloss.inputs import check_hidden, check_same_device, check_sizes
+from zloss.layers.backend import FactoredStatistics, Tape, with_bias_column
+from zloss.layers.gradient import GradientMark, RecordedGradient
+from zloss.layers.limits import (
+    export_error,
+    refuse_data_parallel,
+    refuse_export,
+    refuse_transforms,
+    uncompiled,
+)
+from zloss.layers.matrix import FactoredMatrix
+from zloss.layers.portable import NAMES, Checkpoint, Place, as_factors, misfit
 from zloss.layers.prediction import Predicting
 from zloss.layers.ranking import LinearScores
-from zloss.layers.statistics import FactoredStatistics, KernelStatistics, Tape, with_bias_column
+from zloss.layers.stepper import Implementation, Stepper
+from zloss.layers.storage import InMemory
+from zloss.layers.supervisor import Fault
 from zloss.layers.update import Factors
-from zloss.layers.weight import Implementation
-from zloss.parallel import refuse_data_parallel
+from zloss.precision import check_dtypes, default_product_dtype, finest_dtype
 from zloss.stats import SphericalStats
-from zloss.targets import IGNORE_INDEX, checked_targets, parse_targets, target_columns
+from zloss.targets import IGNORE_INDEX
 
 
-class FactoredLinear(Predicting, PortableWeight):
+class FactoredLinear(Predicting, nn.Module):
     """An output layer for a huge number of classes, trained by SGD steps that cost O(H^2), whatever their number.
 
     Stands for `nn.Linear(in_features, num_classes)` under a spherical loss. Its weight matrix is kept as
-    `W = V U + 1 omega^T` with U a small square matrix; `layer(h, target)` yields the statistics that such a loss needs,
-    the backward pass records the gradient of W in O(B H) numbers, and `FactoredSGD` applies exactly the step that dense
-    SGD would have taken. Neither W nor a gradient of its size is ever formed.
+    `W = V U + 1 omega^T` with U a small square matrix. `layer(h, target)` yields the statistics that such a loss needs.
+    The backward pass records the gradient of W in O(B H) numbers. `FactoredSGD` applies exactly the step that dense SGD
+    would have taken. Neither W nor a gradient of its size is ever formed.
 
     Args:
         in_features: H, the width of the hidden layer.
@@ -38,8 +53,8 @@ class FactoredLinear(Predicting, PortableWeight):
         product_dtype: dtype of matrix products. By default float64 where that costs no more (data-centre GPUs), else
             `dtype`.
         ignore_index: the target that counts for nothing.
-        max_condition: refactor when `condition()` passes this. By default sqrt(1 + 30^2 / H) for float32: that of a U
-            in which one direction has shrunk 30-fold; for float64, 10,000-fold.
+        max_condition: refactor when `condition()` passes this. By default sqrt(1 + 30^2 / H) for float32: the condition
+            of a U in which one direction has shrunk 30-fold; for float64, 10,000-fold.
         synchronous: on a GPU, wait for the verdict on every batch and step. Bad input is then refused at once, and a
             step too large for the factors is applied by another route instead of being refused. Costs a stall a step.
             A CPU always works like this.
@@ -59,6 +74,12 @@ class FactoredLinear(Predicting, PortableWeight):
     as usual, but it never has a `.grad`, and ordinary optimizers pass over it. The gradient is zeroed with the model's.
     """
 
+    U: Tensor  # (H, H)
+    U_inv: Tensor  # (H, H)
+    omega: Tensor  # (H,)
+    wbar: Tensor  # (H,)
+    gram: Tensor  # (H, H)
+
     def __init__(
         self,
         in_features: int,
@@ -74,28 +95,37 @@ class FactoredLinear(Predicting, PortableWeight):
         synchronous: bool = False,
         implementation: Implementation = "auto",
     ) -> None:
+        super().__init__()
         check_sizes(in_features, num_classes)
-        super().__init__(
-            num_classes,
-            in_features + bias,
-            device=device,
-            dtype=dtype,
-            state_dtype=state_dtype,
-            product_dtype=product_dtype,
+        dtype = dtype or torch.get_default_dtype()
+        check_dtypes(dtype, state_dtype, product_dtype)
+        self.in_features, self.num_classes, self.has_bias = in_features, num_classes, bias
+        self.ignore_index = ignore_index
+        self._asked_state_dtype, self._asked_product_dtype = state_dtype, product_dtype
+        width = in_features + bias
+        self.V = nn.Parameter(torch.empty(num_classes, width, device=device, dtype=dtype))
+        self.gradient_mark = GradientMark.like(self.V)
+        for name in Factors._fields:
+            shape = (width,) if name in ("omega", "wbar") else (width, width)
+            empty = torch.empty(shape, device=self.V.device, dtype=self._state_dtype())
+            self.register_buffer(name, empty)
+        self._stepper = Stepper(
+            self.matrix,
+            self.gradient_mark,
             max_condition=max_condition,
             synchronous=synchronous,
             implementation=implementation,
         )
-        self.in_features, self.num_classes, self.has_bias = in_features, num_classes, bias
-        self.ignore_index = ignore_index
         self.reset_parameters()
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw new weights, distributed as those of `nn.Linear`."""
+        """Draw new weights, distributed as in `nn.Linear`."""
         bound = 1 / math.sqrt(self.in_features)
         self.V.uniform_(-bound, bound)
         self.adopt_rows()
+
+    # ---- a step of training ------------------------------------------------------------------------------------------
 
     @uncompiled
     def forward(
@@ -103,21 +133,17 @@ class FactoredLinear(Predicting, PortableWeight):
         h: Tensor,  # (B, H)
         target: Tensor,  # (B,) or (B, K)
     ) -> SphericalStats:
-        """Statistics of the activations `h @ W.T`, differentiable in `h` and, through the record, in W."""
+        """Return the statistics of the activations `h @ W.T`, differentiable in `h` and, by the record, in W."""
         check_hidden(h, self.in_features, self.V)
         check_same_device(h, target)
-        refuse_data_parallel(self)
+        refuse_data_parallel(self, self.V)
         refuse_transforms()
         self.settle_foreign_writes()
-        tape = Tape(self)
+        tape = self._stepper.tape(self.matrix)
         anchor = self._anchor(tape) if torch.is_grad_enabled() and self.V.requires_grad else None
-        if self.uses_kernels:
-            columns = target_columns(target, len(h), self.num_classes)
-            scores, mean, scatter, valid = KernelStatistics.apply(
-                h, anchor, columns, self.ignore_index, tape
-            )  # type: ignore[no-untyped-call]
-        else:
-            scores, mean, scatter, valid = self._torch_statistics(h, anchor, target, tape)
+        scores, mean, scatter, valid = FactoredStatistics.apply(  # type: ignore[no-untyped-call]
+            h, anchor, target, self.ignore_index, tape
+        )
         return SphericalStats.from_moments(
             scores.reshape(target.shape),
             mean,
@@ -128,28 +154,137 @@ class FactoredLinear(Predicting, PortableWeight):
             ignore_index=self.ignore_index,
         )
 
-    def _torch_statistics(
-        self, h: Tensor, anchor: Tensor | None, target: Tensor, tape: Tape
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        parse = checked_targets if self.waits_for_device else parse_targets
-        targets = parse(target, len(h), self.num_classes, self.ignore_index)
-        places = (
-            nonzero_places(targets.valid) if self.waits_for_device else all_places(targets.valid)
-        )
-        rows = self.V.detach()[targets.index.flatten()[places]]
-        scores, mean, scatter = FactoredStatistics.apply(h, anchor, rows, places, targets, tape)  # type: ignore[no-untyped-call]
-        return scores, mean, scatter, targets.valid
+    def _anchor(self, tape: Tape) -> Tensor:
+        """Return a leaf that autograd accumulates into exactly when it would into the weight of an `nn.Linear`.
+
+        So `loss.backward()` records, while `torch.autograd.grad(loss, h)` leaves the layer alone.
+        """
+        anchor = torch.empty(0, device=self.V.device, requires_grad=True)
+        anchor.register_post_accumulate_grad_hook(lambda _: self.record(tape.take()))
+        return anchor
+
+    def record(self, gradient: RecordedGradient) -> None:
+        """Add to the gradient that the next step will apply."""
+        self._stepper.pending.record(gradient)
+
+    @torch.no_grad()
+    def step_(self, lr: float, *, weight_decay: float = 0.0) -> None:
+        """Take the SGD step of the recorded gradient and use it up. `FactoredSGD` calls this."""
+        refuse_data_parallel(self, self.V)  # it may have been whole for the forward pass
+        if self.V.grad is not None and self._stepper.pending.exists():
+            raise ValueError(
+                "V has a .grad, which this layer never gives it. V is a factor of the weights, not the weights: leave "
+                "it out of penalties on parameters(), FactoredSGD has weight_decay; and tie no embedding to it"
+            )
+        self._stepper.step_(self.matrix, lr, weight_decay)
+
+    # ---- the recorded gradient ---------------------------------------------------------------------------------------
+
+    def recorded_gradient(self) -> RecordedGradient | None:
+        """Return the gradient of W left by the backward passes since the last step; None without any."""
+        return self._stepper.pending.gradient()
+
+    @torch.no_grad()
+    def grad_norm(self) -> Tensor:  # ()
+        """Return the Frobenius norm of the full C x H gradient, exact, in O(B H^2); 0 without any."""
+        return self._stepper.gradient_norm(self.matrix)
+
+    @torch.no_grad()
+    def scale_grad_(self, factor: Tensor | float) -> None:
+        """Multiply the recorded gradient by `factor`."""
+        self._stepper.pending.scale_(factor)
+
+    @property
+    def is_grad_unscaled(self) -> bool:
+        """Whether the recorded gradient has been divided by the scale of a GradScaler; see `unscale_grad_`."""
+        return self._stepper.pending.is_unscaled
+
+    @torch.no_grad()
+    def unscale_grad_(self, scale: Tensor | float) -> None:
+        """Divide the recorded gradient by the scale of a GradScaler, once."""
+        divisor = torch.as_tensor(scale, dtype=self.U.dtype, device=self.U.device)
+        self._stepper.pending.unscale_(divisor)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the recorded gradient."""
+        super().zero_grad(set_to_none=True)
+        self._stepper.pending.drop()
+
+    # ---- the matrix --------------------------------------------------------------------------------------------------
+
+    @property
+    def matrix(self) -> FactoredMatrix:
+        """The weight matrix as it is now."""
+        return FactoredMatrix(InMemory(self.V), self.factors(), self.product_dtype)
+
+    def factors(self) -> Factors:
+        """Return the small state, as the tensors themselves."""
+        return Factors(self.U, self.U_inv, self.omega, self.wbar, self.gram)
+
+    @torch.no_grad()
+    def refactor(self) -> None:
+        """Multiply U into V and take all statistics anew: one pass over V in place, O(C H^2). Leaves W as it is.
+
+        Happens by itself when `condition()` passes `max_condition`.
+        """
+        self.settle_foreign_writes()
+        self._stepper.refactor_(self.matrix)
+
+    @torch.no_grad()
+    def condition(self) -> float:
+        """Return `|U|_F |U^-1|_F / H`: 1 after a refactor, growing by training."""
+        self.raise_faults()
+        return self.matrix.condition()
+
+    def drift(self) -> float:
+        """Return the relative error of the tracked Gram matrix at the last refactor; 0 before the first."""
+        drift = self._stepper.conditioning.drift
+        return 0.0 if drift is None else drift.item()
+
+    @property
+    def refactors(self) -> int:
+        """The number of refactors so far."""
+        return self._stepper.conditioning.refactors
+
+    @torch.no_grad()
+    def adopt_rows(self) -> None:
+        """Take what V holds now as W: after you have written weights of your own to it, to all of it.
+
+        Once the layer has stepped, other rows of V are no weights; before you write to some of them, `refactor()`.
+        """
+        self._stepper.adopt_rows_(self.matrix)
+
+    @torch.no_grad()
+    def settle_foreign_writes(self) -> None:
+        """Take rows as W that others have written to V while it alone made up W; refuse what leaves no matrix.
+
+        An initialiser that goes through the parameters of a model means W, and knows nothing of factors.
+        """
+        refuse_export()
+        if not self._stepper.settles(self.matrix):
+            raise ValueError(
+                "V or its factors were written to from outside, as when weights are averaged (or by LBFGS), and no "
+                "longer make one weight matrix: average weight() instead (README, averages), load a checkpoint, or "
+                "call adopt_rows() where all of V is yours; to write some rows of a trained layer, refactor() first"
+            )
+
+    @torch.no_grad()
+    def materialised(self) -> Tensor:  # (C, H)
+        """Return W itself as a new tensor; its last column is the bias, where there is one."""
+        self.raise_faults()
+        self.settle_foreign_writes()
+        return self.matrix.materialised()
 
     def weight(self) -> Tensor:  # (C, H)
-        """The weight matrix W, materialised: a new C x H tensor."""
+        """Return the weight matrix W, materialised: a new C x H tensor."""
         return self.materialised()[:, : self.in_features].contiguous()
 
     def bias(self) -> Tensor | None:  # (C,)
-        """The bias, or None."""
+        """Return the bias, or None."""
         return self.materialised()[:, -1].contiguous() if self.has_bias else None
 
     def to_linear(self) -> nn.Linear:
-        """An `nn.Linear` with the same weights, to export or to go on with another loss or optimizer."""
+        """Return an `nn.Linear` with the same weights, to export or to go on with another loss or optimizer."""
         full = self.materialised()
         linear = nn.Linear(
             self.in_features, self.num_classes, bias=self.has_bias, device="meta", dtype=full.dtype
@@ -161,8 +296,8 @@ class FactoredLinear(Predicting, PortableWeight):
 
     @classmethod
     @torch.no_grad()
-    def from_linear(cls, linear: nn.Linear, **options: Any) -> "FactoredLinear":
-        """A factored layer that starts from the weights of `linear`; `options` as for the constructor.
+    def from_linear(cls, linear: nn.Linear, **options: Any) -> Self:
+        """Return a factored layer that starts from the weights of `linear`; `options` as for the constructor.
 
         >>> linear = nn.Linear(8, 100)
         >>> torch.equal(FactoredLinear.from_linear(linear).weight(), linear.weight)
@@ -182,45 +317,179 @@ class FactoredLinear(Predicting, PortableWeight):
         layer.adopt_rows()
         return layer
 
+    @uncompiled
+    def scores(self, h: Tensor) -> LinearScores:
+        """Return the scores of all classes, to be evaluated piecewise."""
+        self.raise_faults()
+        check_hidden(h, self.in_features, self.V)
+        self.settle_foreign_writes()
+        if not h.isfinite().all():
+            raise self._stepper.supervisor.error(Fault.HIDDEN)
+        hs = with_bias_column(h.to(self.U.dtype), len(self.U))
+        queries, row_shift = (hs @ self.U.T).to(self.V.dtype), (hs @ self.omega).to(self.V.dtype)
+        return LinearScores(queries, self.matrix.rows.tensor, row_shift=row_shift)
+
+    # ---- devices and dtypes ------------------------------------------------------------------------------------------
+
+    def raise_faults(self) -> None:
+        """Raise for a batch or step that was refused on the device and not reported yet. Waits for the device."""
+        self._stepper.raise_faults(self.matrix)
+
+    @property
+    def waits_for_device(self) -> bool:
+        """Whether verdicts on batches and steps are read at once: always on a CPU, where that is free."""
+        return self._stepper.waits(self.matrix)
+
+    @property
+    def uses_kernels(self) -> bool:
+        """Whether Triton does the work: where it can, unless `implementation` says otherwise."""
+        return self._stepper.uses_kernels(self.matrix)
+
+    @property
+    def max_condition(self) -> float | None:
+        """The condition from which on the layer refactors; None for the default of its dtype."""
+        return self._stepper.conditioning.max_condition
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether the layer waits on a GPU for the verdict on every batch and step."""
+        return self._stepper.supervisor.synchronous
+
+    @synchronous.setter
+    def synchronous(self, value: bool) -> None:
+        self._stepper.supervisor.synchronous = value
+
+    @property
+    def product_dtype(self) -> torch.dtype:
+        """The dtype that matrix products run in; never finer than the state."""
+        asked = self._asked_product_dtype or default_product_dtype(self.V.device, self.V.dtype)
+        finest = torch.promote_types(asked, self.V.dtype)
+        return torch.float32 if self.U.dtype == torch.float32 else finest
+
+    def _state_dtype(self) -> torch.dtype:
+        asked = self._asked_state_dtype or finest_dtype(self.V.device)
+        return torch.promote_types(asked, self.V.dtype)
+
+    # ---- hooks of torch and of CapturedStep --------------------------------------------------------------------------
+
+    def begin_capture(self) -> None:
+        """Prepare for a capture; `CapturedStep` calls this when a step first uses the layer."""
+        self._stepper.begin_capture(self.matrix)
+
+    def end_capture(self) -> Callable[[], None] | None:
+        """Finish a capture. Returns what `CapturedStep` has to call after every replay, if anything."""
+        return self._after_replay if self._stepper.end_capture(self.matrix) else None
+
+    @torch.no_grad()
+    def _after_replay(self) -> None:
+        self._stepper.after_replay(self.matrix)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move or convert: V as asked, the state with it but in a dtype of its own (a round trip must not blunt it)."""
+        check_dtypes(fn(torch.empty(0, dtype=self.V.dtype, device=self.V.device)).dtype, None, None)
+        settles, has_gradient = self._settles_before_leaving(), self._stepper.pending.exists()
+        before, factors = Place.of(self.V), self.factors()._asdict()
+        # The state goes on its own, below: where it goes, there may be no float64 to put it in.
+        super()._apply(lambda tensor: fn(tensor.to(self.V.dtype)), recurse)  # type: ignore[no-untyped-call]
+        for name, tensor in factors.items():
+            source = getattr(self, name) if tensor.is_meta else tensor
+            setattr(self, name, source.to(device=self.V.device, dtype=self._state_dtype()))
+        now = Place.of(self.V)
+        if not now.is_of_one_kind_with(before):  # else a captured step goes on with its backend
+            self._stepper.forget_backend()
+        if now != before:
+            if has_gradient:
+                warnings.warn(
+                    "the gradient recorded for this layer was lost as it was moved: step first",
+                    stacklevel=2,
+                )
+            self._stepper.forget_history()
+        self._restore_mark()
+        if settles:  # else the next use has to refuse it
+            if now.dtype.itemsize > before.dtype.itemsize and not self.V.is_meta:
+                self._sharpen()  # what is known of W was computed in the coarser dtype
+            self._stepper.integrity.reseal(self.matrix)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._settles_before_leaving()
+        return self.__dict__
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._restore_mark()
+        self._stepper.integrity.reseal(self.matrix, as_copy=True)
+
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
+        before, now = self._stepper.integrity.stamps, self.matrix.stamps()
+        self._settles_before_leaving()
+        if now[1:] == before[1:]:  # if the factors are written to as well, all parts have been
+            after = self._stepper.integrity.stamps
+            self._stepper.integrity.stamps = (before[0], *after[1:])
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        del destination[prefix + "gradient_mark"]
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        super()._load_from_state_dict(
-            self._in_factors(state_dict, prefix, errors=args[-1]), prefix, *args
-        )
+        entries = self._in_factors(state_dict, prefix, errors=args[-1])
+        checkpoint = Checkpoint(entries, prefix, {name: getattr(self, name) for name in NAMES})
+        if fault := checkpoint.fault():
+            args[-1].append(fault)
+        mark = {prefix + "gradient_mark": self.gradient_mark.detach()}
+        super()._load_from_state_dict(checkpoint.loadable(fault) | mark, prefix, *args)
+        self._restore_mark()
+        self._stepper.invalidate_copies(self.matrix)
+        self._stepper.forget_history()
+        if checkpoint.is_blunt and not self.V.is_meta:
+            self._refactor_blunt()
+        elif checkpoint.is_coarse and not self.V.is_meta:
+            self._sharpen()  # as after a conversion
+        self._stepper.integrity.accept(self.matrix)
 
     @torch.no_grad()
     def _in_factors(
-        self, state_dict: dict[str, Any], prefix: str, errors: list[str]
+        self, entries: dict[str, Any], prefix: str, errors: list[str]
     ) -> dict[str, Any]:
-        """A checkpoint that has an `nn.Linear` in place of this layer, with V and its factors instead."""
-        weight, bias = (state_dict.get(prefix + name) for name in ("weight", "bias"))
-        if weight is None or prefix + "V" in state_dict:
-            return state_dict
-        misfit = self._misfit(weight, bias)
-        if misfit is None:
-            V = weight if bias is None else torch.cat((weight, bias[:, None]), dim=1)
-            own = dict(zip(("V", *Factors._fields), (V, *self._plain_factors(V)), strict=True))
+        """Return the entries of a checkpoint with V and its factors in place of the weights of an `nn.Linear`."""
+        weight, bias = (entries.get(prefix + name) for name in ("weight", "bias"))
+        if weight is None or prefix + "V" in entries:
+            return entries
+        reason = misfit(weight, bias, (self.num_classes, self.in_features), self.has_bias)
+        if reason is None:
+            own = as_factors(weight, bias, self.matrix)
         else:
-            errors.append(
-                f"{prefix}weight is that of an nn.Linear, which is taken as W, but {misfit}"
-            )
+            told = f"{prefix}weight is that of an nn.Linear, which is taken as W, but {reason}"
+            errors.append(told)
             own = self.state_dict()
-        others = {
-            key: value
-            for key, value in state_dict.items()
-            if key not in (prefix + "weight", prefix + "bias")
-        }
+        linear = {prefix + "weight", prefix + "bias"}
+        others = {key: value for key, value in entries.items() if key not in linear}
         return others | {prefix + name: tensor for name, tensor in own.items()}
 
-    def _misfit(self, weight: Tensor, bias: Tensor | None) -> str | None:
-        """Why weights cannot be those of this layer."""
-        if weight.shape != (self.num_classes, self.in_features):
-            return f"it has shape {tuple(weight.shape)} instead of {(self.num_classes, self.in_features)}"
-        if (bias is not None) != self.has_bias:
-            return f"it has {'a' if bias is not None else 'no'} bias: build this layer with bias={bias is not None}"
-        return None
+    @torch.no_grad()
+    def _settles_before_leaving(self) -> bool:
+        return self._stepper.settles_before_leaving(self.matrix)
+
+    @torch.no_grad()
+    def _refactor_blunt(self) -> None:
+        """Refactor, as factors that were rounded to half precision no longer fit each other."""
+        self._stepper.refactor_(self.matrix)
+
+    @torch.no_grad()
+    def _sharpen(self) -> None:
+        matrix = self.matrix
+        matrix.sharpen_()
+        self._stepper.invalidate_copies(matrix)
+
+    def _restore_mark(self) -> None:
+        """Make a new mark where torch has made a plain parameter of it, or where V has come to another device."""
+        mark = self.gradient_mark
+        if not isinstance(mark, GradientMark) or mark.device != self.V.device:
+            mark = self.gradient_mark = GradientMark.like(self.V)
+        self._stepper.pending.mark = mark
 
     def __prepare_scriptable__(self) -> Any:
-        """What TorchScript asks for before it compiles a module."""
+        """Refuse to become TorchScript, which asks for this first."""
         raise export_error()
 
     def extra_repr(self) -> str:
@@ -228,23 +497,3 @@ class FactoredLinear(Predicting, PortableWeight):
             f"in_features={self.in_features}, num_classes={self.num_classes}, bias={self.has_bias}, "
             f"dtype={self.V.dtype}, state_dtype={self.U.dtype}, product_dtype={self.product_dtype}"
         )
-
-    def _anchor(self, tape: Tape) -> Tensor:
-        """A leaf that autograd accumulates into exactly when it would accumulate into the weight of an `nn.Linear`.
-
-        So `loss.backward()` records, while `torch.autograd.grad(loss, h)` leaves the layer alone.
-        """
-        anchor = torch.empty(0, device=self.V.device, requires_grad=True)
-        anchor.register_post_accumulate_grad_hook(lambda _: self.record(tape.take()))
-        return anchor
-
-    @uncompiled
-    def scores(self, h: Tensor) -> LinearScores:
-        self.raise_faults()
-        check_hidden(h, self.in_features, self.V)
-        self.settle_foreign_writes()
-        if not h.isfinite().all():
-            raise self._error(Fault.HIDDEN, math.nan)
-        hs = with_bias_column(h.to(self.U.dtype), len(self.U))
-        queries, row_shift = (hs @ self.U.T).to(self.V.dtype), (hs @ self.omega).to(self.V.dtype)
-        return LinearScores(queries, self.V.detach(), row_shift=row_shift)

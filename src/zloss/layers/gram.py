@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zloss.layers.conditioning import centred_moments
+from zloss.inputs import check_hidden
+from zloss.layers.backend import with_bias_column
 from zloss.layers.dense import DenseLinear
-from zloss.layers.inputs import check_hidden
 from zloss.layers.limits import first_derivatives_only
-from zloss.layers.precision import default_product_dtype, exact_products, finest_dtype
-from zloss.layers.statistics import with_bias_column
+from zloss.layers.matrix import centred_moments
+from zloss.layers.storage import InMemory
+from zloss.precision import default_product_dtype, exact_products, finest_dtype
 from zloss.stats import SphericalStats
 from zloss.targets import Targets, checked_targets
 
@@ -66,15 +67,14 @@ class GramStatistics(torch.autograd.Function):
         with exact_products(h.device.type):
             state_dtype = torch.promote_types(finest_dtype(h.device), weight.dtype)
             product_dtype = default_product_dtype(h.device, weight.dtype)
-            wbar, gram = centred_moments(
-                weight, state_dtype, product_dtype, block_bytes=_BLOCK_BYTES
-            )
+            rows = InMemory(weight, _BLOCK_BYTES)
+            wbar, gram = centred_moments(rows, state_dtype, product_dtype)
             hs = with_bias_column(h.to(state_dtype), weight.shape[1])
             hg, mean = hs @ gram, hs @ wbar
-            rows = weight[targets.index]  # (B, K, H)
-            scores = torch.where(targets.valid, (rows * hs[:, None]).sum(-1), 0)
+            own = weight[targets.index]  # (B, K, H)
+            scores = torch.where(targets.valid, (own * hs[:, None]).sum(-1), 0)
             scatter = (hs * hg).sum(1).clamp_min(0)
-        ctx.save_for_backward(weight, hs, hg, wbar, rows, targets.index, targets.valid)
+        ctx.save_for_backward(weight, hs, hg, wbar, own, targets.index, targets.valid)
         ctx.h_dtype, ctx.h_width = h.dtype, h.shape[1]
         # Half precision is for products, not for sums over classes: as from logits.
         wide = torch.promote_types(weight.dtype, torch.float32)

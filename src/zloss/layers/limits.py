@@ -1,8 +1,8 @@
-"""How far torch's own machinery reaches through these layers, and words for where it ends.
+"""Limits of torch's own machinery on these layers, and clear errors where they are reached.
 
-The autograd functions here have first derivatives alone, and a factored layer keeps its weight matrix in order between
-steps in ways that no graph of operations can show. Left to themselves, second derivatives would come out as zeros, and
-exports would fail with something about data pointers.
+The autograd functions here have first derivatives alone. A factored layer keeps its weight matrix in order between
+steps in ways that no graph of operations can show. Without these checks second derivatives would be zeros, exports
+would fail with an error about data pointers, and data-parallel wrappers would train something else.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,8 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 import torch
-from torch import Tensor
+import torch.distributed as dist
+from torch import Tensor, nn
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -18,10 +19,10 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 def first_derivatives_only(
     backward: Callable[..., tuple[Tensor | None, ...]],
 ) -> Callable[..., tuple[Tensor | None, ...]]:
-    """Have a backward pass refuse to be differentiated, as soon as it is run for that.
+    """Decorate a backward pass so that it refuses to be differentiated as soon as it runs for that.
 
-    Torch's `once_differentiable` refuses when the second pass comes by. `torch.autograd.grad` of chosen inputs does
-    not: it finds no way to them, and who asks for a Hessian gets zeros.
+    Torch's `once_differentiable` refuses only when the second pass reaches it. `torch.autograd.grad` of chosen inputs
+    finds no way to them and never reaches it: a Hessian would be zeros.
     """
 
     @wraps(backward)
@@ -37,7 +38,7 @@ def first_derivatives_only(
 
 
 def refuse_transforms() -> None:
-    """Refuse to be transformed by `torch.func`, which would not find the way either, and says less about it."""
+    """Refuse a transform by `torch.func`, which would fail with a less helpful message."""
     if torch._C._are_functorch_transforms_active():
         raise ValueError(
             "FactoredLinear cannot be transformed by torch.func (grad, vmap, jvp ...): use loss.backward() or "
@@ -53,17 +54,17 @@ def refuse_export() -> None:
 
 
 def export_error() -> ValueError:
-    """The one sentence about exports."""
+    """Return the error for every kind of export."""
     return ValueError(
         "FactoredLinear cannot be exported: put the nn.Linear that its to_linear() returns in its place first"
     )
 
 
 def uncompiled(method: _Method) -> _Method:
-    """Have `torch.compile` leave a method alone: one break in its graph.
+    """Decorate a method so that `torch.compile` leaves it alone, at the price of one break in its graph.
 
-    It would trace the method in dozens of pieces, and compile them anew with every step, which changes numbers that
-    they depend on. `torch.compiler.disable` as a decorator does the same, but loads the whole compiler on import.
+    Otherwise the method would be traced in dozens of pieces. Every step changes numbers that these depend on, so they
+    would be compiled anew each time. The decorator `torch.compiler.disable` loads the whole compiler on import.
     """
 
     @wraps(method)
@@ -73,3 +74,27 @@ def uncompiled(method: _Method) -> _Method:
         return method(*args, **kwargs)
 
     return cast(_Method, outside)
+
+
+def refuse_data_parallel(layer: nn.Module, weight: Tensor) -> None:
+    """Refuse to train inside a wrapper for data-parallel training.
+
+    `DistributedDataParallel` cannot average the recorded gradient, and would overwrite the factors by the ones of rank
+    0. `fully_shard` cannot share out the weight. Records of a replica of `DataParallel` are lost with the replica.
+    """
+    is_replica = getattr(layer, "_is_replica", False)
+    is_sharded = hasattr(weight, "device_mesh")
+    wrapped = getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None) is not None
+    is_one_of_several = wrapped and has_other_processes(None)
+    if is_replica or is_sharded or is_one_of_several:
+        others = "fully_shard" if is_sharded else "DistributedDataParallel"
+        name = "DataParallel" if is_replica else others
+        raise ValueError(
+            f"FactoredLinear cannot train inside {name}, which knows nothing of its gradient: wrap the "
+            "layers below alone, and give this one the gathered batch of all processes (README, several GPUs)"
+        )
+
+
+def has_other_processes(group: Any) -> bool:
+    """Return whether this is one of several processes."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1

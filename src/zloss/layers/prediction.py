@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from zloss.layers.inputs import check_same_device
-from zloss.layers.precision import exact_products
+from zloss.inputs import check_same_device
 from zloss.layers.ranking import LinearScores
+from zloss.precision import exact_products
 from zloss.targets import checked_targets
 
 

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from zloss import kernels
-from zloss.layers.precision import splits_pay, tf32_parts, tf32_products
+from zloss.precision import splits_pay, tf32_parts, tf32_products
 from zloss.targets import Targets
 
 # Classes at a time when the caller names no block size, and rows: their scores take 32 MiB in float32. A GPU that is

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from zloss.losses.loss import DenseLoss, Loss, note_hyper_parameters
+from zloss.losses.loss import DenseLoss, HyperParameters, Loss
 from zloss.losses.reduction import Reduction
 from zloss.losses.spherical import SOFTPLUS_IS_LINEAR
 from zloss.stats import checked_logits, mean_and_scatter, z_normalize
@@ -58,7 +58,7 @@ class SigmoidCrossEntropy(DenseLoss):
         return f"b={self.b}, reduction={self.reduction!r}"
 
 
-class ZNormalized(nn.Module):
+class ZNormalized(HyperParameters):
     r"""Any dense loss on Z-normalised logits: `loss(a (z - b), target) / a` with `z = (o - mu) / sigma`.
 
     Normalisation makes every loss invariant to shift and scale and gives it the hyper-parameters `a` and `b`. With
@@ -94,7 +94,6 @@ class ZNormalized(nn.Module):
         return is_likelihood(self.loss)
 
     def forward(self, logits: Tensor, target: Tensor | Targets, **kwargs: Any) -> Tensor:
-        note_hyper_parameters(self)
         if isinstance(target, Targets) and not isinstance(self.loss, Loss | ZNormalized):
             target = target.to_tensor(self.ignore_index)
         result: Tensor = self.loss(self._normalized(logits), target, **kwargs) / self.a

@@ -12,7 +12,6 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from zloss.capture import note_constants
 from zloss.losses.reduction import Reduction, check_reduction, reduce_loss
 from zloss.stats import checked_logits
 from zloss.targets import IGNORE_INDEX, Targets, checked_targets
@@ -20,21 +19,20 @@ from zloss.targets import IGNORE_INDEX, Targets, checked_targets
 _CONSTANTS = (Number, str, Tensor)  # numbers of NumPy too
 
 
-def note_hyper_parameters(loss: nn.Module) -> None:
-    """A step that is captured has the numbers of a loss in its graph: let them change all the same."""
+class HyperParameters(nn.Module):
+    """A module whose numbers become part of a captured step, and may change all the same."""
 
-    def read() -> list[Any]:
-        attributes = (value for module in loss.modules() for value in vars(module).values())
+    def captured_constants(self) -> list[Any]:
+        """Return the hyper-parameters as they are now; a captured step is captured anew when they differ."""
+        attributes = (value for module in self.modules() for value in vars(module).values())
         return [
             value
             for value in attributes
             if not isinstance(value, bool) and isinstance(value, _CONSTANTS)
         ]
 
-    note_constants(read)
 
-
-class Loss(nn.Module, ABC):
+class Loss(HyperParameters, ABC):
     """A loss over classes.
 
     Args:
@@ -82,7 +80,6 @@ class DenseLoss(Loss):
         *,
         weight: Tensor | None = None,  # (B,)
     ) -> Tensor:
-        note_hyper_parameters(self)
         logits = checked_logits(logits)
         targets = checked_targets(target, logits.shape[0], logits.shape[1], self.ignore_index)
         per_example = targets.mean(self.per_target(logits, targets.index)).to(logits.dtype)

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from zloss import kernels
-from zloss.losses.loss import Loss, note_hyper_parameters
+from zloss.losses.loss import Loss
 from zloss.losses.reduction import Reduction, reduce_loss
 from zloss.stats import SphericalStats
 from zloss.targets import IGNORE_INDEX, Targets
@@ -117,7 +117,6 @@ class SphericalLoss(Loss):
         *,
         weight: Tensor | None = None,
     ) -> Tensor:
-        note_hyper_parameters(self)
         stats = self._statistics(input, target)
         if has_kernel(self) and suits_kernels(stats, weight):
             return kernel_loss(self, stats, weight)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from zloss.layers.precision import exact_products, tf32_products
+from zloss.precision import exact_products, tf32_products
 from zloss_lab.evaluation import worst_where_zero
 from zloss_lab.sidebyside.losses import STACKED_LOSSES
 from zloss_lab.sidebyside.trials import Settings

@@ -1,0 +1,45 @@
+"""Checks of the hidden batch that an output layer is given, and of the sizes that it is built with."""
+
+from numbers import Integral
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def check_sizes(in_features: int, num_classes: int) -> None:
+    """Refuse sizes that no layer can have."""
+    # Whole numbers of numpy are fine, but not 1e6.
+    are_whole = all(isinstance(size, Integral) for size in (in_features, num_classes))
+    if not are_whole or in_features < 1 or num_classes < 2:
+        raise ValueError(
+            f"expected whole numbers in_features >= 1 and num_classes >= 2, got {in_features!r} and {num_classes!r}"
+        )
+
+
+def check_hidden(h: Tensor, in_features: int, weight: Tensor) -> None:
+    """Refuse a hidden batch of the wrong kind, shape, device or dtype for a layer with this weight."""
+    if not isinstance(h, Tensor) or not h.is_floating_point():
+        got = f"dtype {h.dtype}" if isinstance(h, Tensor) else type(h).__name__
+        raise ValueError(
+            f"h must be a floating-point tensor of shape (B, {in_features}), got {got}"
+        )
+    if h.dim() != 2 or h.shape[1] != in_features:
+        hint = (
+            "; flatten leading dimensions first, and those of the target with them"
+            if h.dim() > 2
+            else ""
+        )
+        raise ValueError(f"h must have shape (B, {in_features}), got {tuple(h.shape)}{hint}")
+    if h.device != weight.device:
+        raise ValueError(f"h is on {h.device} but the layer is on {weight.device}")
+    if torch.promote_types(h.dtype, weight.dtype) != weight.dtype:
+        raise ValueError(
+            f"h has dtype {h.dtype} but the layer holds {weight.dtype}: convert one of them"
+        )
+
+
+def check_same_device(h: Tensor, target: Any) -> None:
+    """Refuse targets on another device."""
+    if isinstance(target, Tensor) and target.device != h.device:
+        raise ValueError(f"h and target must be on one device, got {h.device} and {target.device}")

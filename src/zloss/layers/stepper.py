@@ -1,0 +1,217 @@
+"""The life of a factored weight matrix: passes, steps, refactors, writes of others, and faults.
+
+A `Stepper` puts the parts of a layer together: the gradient that waits, the backend that computes, the supervisor of
+faults, and the guard of the matrix against writes of others. The tensors belong to the module, which hands over the
+matrix at every call.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import torch
+
+from zloss import kernels
+from zloss.layers.backend import Backend, Tape, TorchBackend
+from zloss.layers.gradient import GradientMark, PendingGradient, RecordedGradient
+from zloss.layers.matrix import FactoredMatrix, Integrity, Writes
+from zloss.layers.supervisor import Conditioning, Fault, Health, Supervisor
+from zloss.layers.triton_backend import TritonBackend
+from zloss.precision import exact_products
+from zloss.streams import is_capturing
+
+Implementation = Literal["auto", "torch", "triton"]
+
+
+class Stepper:
+    """Everything about a factored weight matrix that changes from step to step, but for its tensors."""
+
+    def __init__(
+        self,
+        matrix: FactoredMatrix,
+        mark: GradientMark,
+        *,
+        max_condition: float | None,
+        synchronous: bool,
+        implementation: Implementation,
+    ) -> None:
+        if implementation not in get_args(Implementation):
+            expected = ", ".join(get_args(Implementation))
+            raise ValueError(f"implementation must be one of {expected}, got {implementation!r}")
+        if max_condition is not None and not max_condition > 1:
+            raise ValueError(
+                f"max_condition must be greater than 1, which a refactor restores, got {max_condition}"
+            )
+        self.implementation = implementation
+        self.pending = PendingGradient(mark)
+        self.integrity = Integrity(matrix)
+        self.supervisor = Supervisor(matrix.rows.num_rows, synchronous=synchronous)
+        self.conditioning = Conditioning(max_condition)
+        self._backend: Backend | None = None
+        self._is_stepped_in_capture = False
+
+    def tape(self, matrix: FactoredMatrix) -> Tape:
+        """Return what ties a forward pass to the weights as they are now."""
+        return Tape(matrix, self.backend(matrix), self.integrity)
+
+    def step_(self, matrix: FactoredMatrix, lr: float, weight_decay: float) -> None:
+        """Take the SGD step of the recorded gradient and use it up."""
+        backend, waits = self.backend(matrix), self.waits(matrix)
+        if not waits and not is_capturing():
+            self.act_on(matrix, self.supervisor.arrived())
+        grad = self.pending.gradient()
+        if grad is None:
+            self.pending.warn_if_zeroed_too_soon()
+            return
+        if self.integrity.changed(matrix):
+            raise ValueError(
+                "V or its factors were written to between the forward pass and the step: step first"
+            )
+        with exact_products(matrix.rows.device.type):
+            backend.step_(matrix, grad, lr, weight_decay)
+        if is_capturing():
+            self._is_stepped_in_capture = True
+        elif not waits:
+            self.supervisor.send(backend.report)
+        self.conditioning.steps_since_refactor += 1
+        self.pending.use_up()
+        self.integrity.accept(matrix)
+
+    def act_on(self, matrix: FactoredMatrix, report: torch.Tensor | None) -> None:
+        """Refactor, or raise, when a report on an earlier step has come back from the device."""
+        if report is None:
+            return
+        health = Health.read(report, matrix.rows.width)
+        if health.fault:
+            raise self._reported(Fault(health.fault), health.safe_lr)
+        if not self.conditioning.is_sound(health, matrix.rows.width, matrix.rows.dtype):
+            self.conditioning.warn_if_hasty(health.safe_lr)
+            self.refactor_(matrix)
+
+    def refactor_(self, matrix: FactoredMatrix) -> None:
+        """Multiply U into V and take all statistics anew, without a change of W."""
+        self.conditioning.note_refactor(matrix.refactor_())
+        self.invalidate_copies(matrix)
+        self.supervisor.forget_reports()
+        self.pending.fit_refactored()
+        self.integrity.accept(matrix, are_own=False)
+
+    def gradient_norm(self, matrix: FactoredMatrix) -> torch.Tensor:  # ()
+        """Return the Frobenius norm of the recorded gradient; 0 without any."""
+        gradient, wbar = self.pending.gradient(), matrix.factors.wbar
+        if gradient is None:
+            return wbar.new_zeros(())
+        with exact_products(matrix.rows.device.type):
+            return gradient.norm(wbar, matrix.rows.num_rows)
+
+    def record(self, gradient: RecordedGradient) -> None:
+        """Add to the gradient that the next step will apply."""
+        self.pending.record(gradient)
+
+    # ---- writes of others --------------------------------------------------------------------------------------------
+
+    def settles(self, matrix: FactoredMatrix) -> bool:
+        """Take over what others have written, where it makes a matrix. Returns whether it does."""
+        writes = self.integrity.judge(matrix)
+        if writes is Writes.ALL:
+            self.invalidate_copies(matrix)
+            self.forget_history()
+        elif writes is Writes.ROWS:
+            if self.pending.exists():
+                warnings.warn(
+                    "the gradient recorded for V was lost as others wrote to it: step first",
+                    stacklevel=2,
+                )
+            self.adopt_rows_(matrix)
+        return writes is not Writes.MISFIT
+
+    def settles_before_leaving(self, matrix: FactoredMatrix) -> bool:
+        """Settle while there is a trace of what others wrote: a checkpoint, a copy and another place have none.
+
+        Tensors that make no matrix may leave all the same: they are refused where they are used.
+        """
+        was_unproven = self.integrity.is_unproven
+        settles = self.settles(matrix)
+        self.integrity.is_unproven |= was_unproven
+        return settles
+
+    def adopt_rows_(self, matrix: FactoredMatrix) -> None:
+        """Take what V holds now as W."""
+        matrix.set_(matrix.plain_factors())
+        self.invalidate_copies(matrix)
+        self.forget_history()
+        self.integrity.accept(matrix)
+
+    def forget_history(self) -> None:
+        """Drop what refers to earlier weights: gradient, faults, and reports under way."""
+        self.pending.drop()
+        self.supervisor.forget()
+        if self._backend is not None:
+            self._backend.report.zero_()  # in place: a captured step goes on writing there
+        self.integrity.advance()
+
+    # ---- faults and captured steps -----------------------------------------------------------------------------------
+
+    def waits(self, matrix: FactoredMatrix) -> bool:
+        """Return whether verdicts are read at once."""
+        return self.supervisor.waits_for(matrix.rows.device)
+
+    def raise_faults(self, matrix: FactoredMatrix) -> None:
+        """Raise for a batch or step that was refused on the device and not reported yet. Waits for the device."""
+        if fault := self.supervisor.standing_fault():
+            raise self._reported(fault, float(self.backend(matrix).report[1]))
+
+    def _reported(self, fault: Fault, safe_lr: float) -> ValueError:
+        self.forget_history()
+        return self.supervisor.error(fault, safe_lr)
+
+    def begin_capture(self, matrix: FactoredMatrix) -> None:
+        """Prepare for the capture of a step."""
+        self._is_stepped_in_capture = False
+        self.backend(matrix).begin_capture()
+
+    def end_capture(self, matrix: FactoredMatrix) -> bool:
+        """Finish a capture. Returns whether the layer has taken a step in it."""
+        self.backend(matrix).end_capture()
+        return self._is_stepped_in_capture
+
+    def after_replay(self, matrix: FactoredMatrix) -> None:
+        """Act on what a replay of a captured step has left on the device."""
+        self.conditioning.steps_since_refactor += 1
+        self.integrity.advance()
+        self.act_on(matrix, self.supervisor.after_replay(self.backend(matrix).report))
+
+    # ---- the backend -------------------------------------------------------------------------------------------------
+
+    def uses_kernels(self, matrix: FactoredMatrix) -> bool:
+        """Return whether Triton does the work: where it can, unless the user has chosen otherwise."""
+        is_fit = not self.waits(matrix) and matrix.rows.dtype == torch.float32
+        can = is_fit and kernels.available()
+        if self.implementation == "triton" and not can:
+            raise ValueError(
+                "implementation 'triton' needs triton, a CUDA device, float32 weights and synchronous=False: use "
+                "implementation='auto'"
+            )
+        return can and self.implementation != "torch"
+
+    def backend(self, matrix: FactoredMatrix) -> Backend:
+        """Return the backend for the device and dtype of the rows; it is made on first use."""
+        kind: Callable[..., Backend] = TritonBackend if self.uses_kernels(matrix) else TorchBackend
+        if type(self._backend) is not kind:
+            self._backend = kind(self.supervisor, self.conditioning, matrix)
+            self.supervisor.restart_reports()  # reports have another length now
+        assert self._backend is not None
+        return self._backend
+
+    def invalidate_copies(self, matrix: FactoredMatrix) -> None:
+        """Tell the backend that the factors have changed."""
+        if self._backend is not None:
+            self._backend.invalidate(matrix)
+
+    def forget_backend(self) -> None:
+        """Make another backend at the next use: for another device or dtype."""
+        self._backend = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy has no part in what this layer has under way on a device.
+        return self.__dict__ | {"_backend": None}

@@ -1,0 +1,158 @@
+"""The home of the C x H rows of V.
+
+The rows are the only part of a factored layer that grows with the number of classes. A step reads and changes the rows
+of its targets; a refactor passes over all of them in blocks. `Storage` is what such work needs of the rows, and nothing
+else in a layer knows where they are. `InMemory` keeps them as one tensor on the device of the layer.
+
+Shape letters: C classes, H width of the layer, N rows at a time.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+# Size of the blocks of a pass over all rows; a pass holds two or three. Larger ones are faster on a GPU, but memory is
+# promised to stay near that of the rows. So a block may grow to a part of them only.
+_BLOCK_BYTES = 2**24
+_GPU_BLOCK_BYTES, _GPU_PART = 2**27, 32
+
+Stamp = tuple[int, int]
+
+
+def stamp_of(tensor: Tensor) -> Stamp:
+    """Return where a tensor is, and how often torch has seen it written to.
+
+    Kernels and replays of graphs are not counted. Neither is a write through `.data`.
+    """
+    return tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version
+
+
+class Storage(ABC):
+    """C rows of H weights that a factored layer gathers, changes and passes over."""
+
+    @property
+    @abstractmethod
+    def num_rows(self) -> int:
+        """C."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """H."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """The dtype of the rows."""
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """The device of gathered rows and of blocks, which is that of the small state."""
+
+    @property
+    @abstractmethod
+    def tensor(self) -> Tensor:  # (C, H)
+        """The rows as one tensor on `device`, without gradient: for kernels, and for scores of all classes."""
+
+    @property
+    @abstractmethod
+    def has_memory(self) -> bool:
+        """Whether there are rows at all, or only their shape ("meta")."""
+
+    @abstractmethod
+    def stamp(self) -> Stamp:
+        """Return a value that changes when the rows are written to."""
+
+    @abstractmethod
+    def gather(self, classes: Tensor) -> Tensor:  # (N,) -> (N, H)
+        """Return a copy of the rows of some classes."""
+
+    @abstractmethod
+    def add_(self, classes: Tensor, changes: Tensor) -> None:  # (N,), (N, H)
+        """Add to the rows of some classes; where a class is repeated, the changes add up."""
+
+    @abstractmethod
+    def replace_(self, function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+        """Replace every block of rows by a function of it. The function computes in `dtype`."""
+
+    @abstractmethod
+    def add_up_(
+        self,
+        totals: Sequence[Tensor],
+        function: Callable[[Tensor], Sequence[Tensor]],
+        dtype: torch.dtype,
+    ) -> None:
+        """Add what a function yields for every block of rows to the totals. The function computes in `dtype`."""
+
+    @abstractmethod
+    def copied(self) -> Self:
+        """Return the same rows in memory of their own."""
+
+
+@dataclass(frozen=True)
+class InMemory(Storage):
+    """Rows that are one tensor on the device of the layer."""
+
+    rows: Tensor  # (C, H)
+    least_block_bytes: int = _BLOCK_BYTES
+
+    @property
+    def num_rows(self) -> int:
+        return self.rows.shape[0]
+
+    @property
+    def width(self) -> int:
+        return self.rows.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.rows.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.rows.device
+
+    @property
+    def tensor(self) -> Tensor:
+        return self.rows.detach()
+
+    @property
+    def has_memory(self) -> bool:
+        return not self.rows.is_meta
+
+    def stamp(self) -> Stamp:
+        return stamp_of(self.rows)
+
+    def gather(self, classes: Tensor) -> Tensor:
+        return self.rows.detach()[classes]
+
+    def add_(self, classes: Tensor, changes: Tensor) -> None:
+        self.rows.index_add_(0, classes, changes.to(self.dtype))
+
+    def replace_(self, function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+        for block in self._blocks(dtype):
+            block.copy_(function(block))
+
+    def add_up_(
+        self,
+        totals: Sequence[Tensor],
+        function: Callable[[Tensor], Sequence[Tensor]],
+        dtype: torch.dtype,
+    ) -> None:
+        for block in self._blocks(dtype):
+            for total, part in zip(totals, function(block), strict=True):
+                total += part
+
+    def copied(self) -> "InMemory":
+        return InMemory(self.rows.detach().clone(), self.least_block_bytes)
+
+    def _blocks(self, dtype: torch.dtype) -> Iterator[Tensor]:
+        size = self.least_block_bytes
+        if self.rows.is_cuda:
+            size = max(size, min(self.rows.nbytes // _GPU_PART, _GPU_BLOCK_BYTES))
+        return iter(self.rows.split(max(1, size // (self.width * dtype.itemsize))))

@@ -1,0 +1,299 @@
+"""Faults of batches and steps, and how they are reported without making a GPU wait.
+
+On a CPU a fault is a `ValueError` at once. On a GPU that would mean waiting for the device on every step. So a bit is
+set there, and no further step is taken while any bit is set. The host raises the same `ValueError` when it next has the
+bits at hand: a few steps later, or at the next call that reads results anyway.
+"""
+
+import math
+import warnings
+from collections import deque
+from enum import IntFlag
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from zloss.layers.gradient import RecordedGradient
+from zloss.layers.update import Step
+from zloss.precision import finest_dtype
+from zloss.targets import out_of_range_message
+
+# How much smaller than the rest one direction of U may become: rounding errors of V there are that much larger in W.
+_MAX_SHRINKAGE = {torch.float32: 30.0, torch.float64: 1e4}
+# Weight decay shrinks U as a whole; multiply it into V long before V could overflow.
+_MAX_SCALE = 1e6
+# So many refactors, each so soon after the last: the learning rate is too large.
+_HASTY_REFACTORS, _HASTY_STEPS = 5, 10
+
+
+class Fault(IntFlag):
+    """A reason to refuse a batch or a step."""
+
+    TARGET = 1  # a target is no class
+    HIDDEN = 2  # h has a NaN or an infinity
+    GRADIENT = 4  # the upstream gradient has, or the step would overflow
+    SINGULAR = 8  # P is singular or nearly so
+
+
+class RefusedStepError(ValueError):
+    """A step that was not taken; the layer is as it was before. `safe_lr` is a learning rate that would do."""
+
+    def __init__(self, message: str, safe_lr: float) -> None:
+        super().__init__(message)
+        self.safe_lr = safe_lr
+
+
+def fault_error(fault: Fault, safe_lr: float, num_classes: int) -> ValueError:
+    """Return the error for the first of the bits that are set."""
+    if Fault.TARGET in fault:
+        return ValueError(out_of_range_message("a target", num_classes))
+    if Fault.HIDDEN in fault:
+        return ValueError(
+            "h has a NaN or an infinity (or activations that overflow): check the layers below, and whether the "
+            "weights of this one are finite"
+        )
+    if Fault.GRADIENT in fault:
+        is_known = 0 < safe_lr < math.inf
+        stable = f" (with lr <= {safe_lr:.3g} this step is stable)" if is_known else ""
+        return RefusedStepError(
+            "step refused, the layer is unchanged: the gradient has a NaN or an infinity, or the step would overflow "
+            f"the weights; lower the learning rate{stable}, clip the gradient, or drop it with zero_grad() and go on",
+            safe_lr,
+        )
+    return RefusedStepError(
+        "step refused, the layer is unchanged: with so large a learning rate the update matrix is nearly singular; "
+        f"use lr <= {safe_lr:.3g}, or FactoredLinear(..., synchronous=True), which applies such steps another way; "
+        "without CapturedStep only steps much nearer to singular are refused",
+        safe_lr,
+    )
+
+
+class Supervisor:
+    """Keeper of the faults of one layer or head, and of the reports on its steps that are on their way to the host.
+
+    Args:
+        num_classes: C, for messages.
+        synchronous: wait for every verdict on a GPU as well, so that faults are raised at once.
+    """
+
+    def __init__(self, num_classes: int, *, synchronous: bool = False) -> None:
+        self.num_classes, self.synchronous = num_classes, synchronous
+        self._fault: Tensor | None = None  # () bits of `Fault`, on a GPU
+        self._reports = DeviceReports()
+
+    def waits_for(self, device: torch.device) -> bool:
+        """Return whether verdicts are read at once: always on a CPU, where that is free."""
+        return self.synchronous or device.type != "cuda"
+
+    @property
+    def fault(self) -> Tensor:  # () int64
+        """The bits that are kept on a device, after `fault_on`."""
+        assert self._fault is not None, "a batch has been noted before"
+        return self._fault
+
+    def fault_on(self, device: torch.device) -> Tensor:  # () int64
+        """Return the bits that are kept on a device."""
+        if self._fault is None or self._fault.device != device:
+            self._reports = DeviceReports()  # the old ones belong to another device
+            # A validation in inference mode may come first, and training has to be able to write to them.
+            with torch.inference_mode(False):
+                self._fault = torch.zeros((), device=device, dtype=torch.long)
+        return self._fault
+
+    def inspect(self, bits: Tensor) -> Tensor:  # () -> () bool
+        """Refuse a batch with these fault bits: raise at once, or note them on the device. Returns whether to refuse."""
+        if not self.waits_for(bits.device):
+            return self.note(bits)
+        if fault := Fault(int(bits)):
+            raise self.error(fault)
+        return bits != 0
+
+    def note(self, bits: Tensor) -> Tensor:  # () -> () bool
+        """Note fault bits on the device. Returns whether there are any."""
+        self.fault_on(bits.device).bitwise_or_(bits)
+        return bits != 0
+
+    def standing_fault(self) -> Fault:
+        """Return what was refused on the device and not reported yet. Waits for the device."""
+        if self._fault is None or self.waits_for(self._fault.device):
+            return Fault(0)
+        return Fault(int(self._fault))
+
+    def error(self, fault: Fault, safe_lr: float = math.nan) -> ValueError:
+        """Return the error of a fault."""
+        return fault_error(fault, safe_lr, self.num_classes)
+
+    def raise_if(self, fault: Fault) -> None:
+        """Raise the error of a fault, if there is one, and forget what was noted."""
+        if fault:
+            self.forget()
+            raise self.error(fault)
+
+    def forget(self) -> None:
+        """Drop noted faults, and reports that are under way."""
+        if self._fault is not None:
+            self._fault.zero_()  # in place: a captured step goes on writing there
+        self._reports.forget()
+
+    # ---- reports -----------------------------------------------------------------------------------------------------
+
+    def send(self, report: Tensor) -> None:
+        """Send a report on its way to the host."""
+        self._reports.push(report)
+
+    def arrived(self) -> Tensor | None:
+        """Return the newest report that has arrived since the last call, or None."""
+        return self._reports.latest()
+
+    def after_replay(self, report: Tensor) -> Tensor | None:
+        """Send the report of a captured step every few replays, and return the newest that has arrived."""
+        return self._reports.after_replay(report)
+
+    def forget_reports(self) -> None:
+        """Pass over the reports that are under way."""
+        self._reports.forget()
+
+    def restart_reports(self) -> None:
+        """Begin with reports of another length, or on another device."""
+        self._reports = DeviceReports()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy has no part in what the original has under way on a device.
+        return self.__dict__ | {"_fault": None, "_reports": DeviceReports()}
+
+
+class DeviceReports:
+    """Small tensors on their way from a GPU to the host, which does not wait for them.
+
+    A copy is queued behind the work that it reports on and read once it has arrived, a few steps later. The host waits
+    only when it is `DEPTH` reports ahead, which leaves the GPU with work to do; so a report is never older than that.
+    """
+
+    DEPTH = 8
+    REPLAYS = 4  # of a captured step to a report: the step is shorter than the host needs for one
+
+    def __init__(self) -> None:
+        self._pending: deque[tuple[Tensor, torch.cuda.Event]] = deque()
+        # Pinned memory is slow to come by: it is used again.
+        self._idle: list[tuple[Tensor, torch.cuda.Event]] = []
+        self._replays = 0
+
+    def push(self, report: Tensor) -> None:
+        """Send a report on its way."""
+        unused = self._idle.pop() if self._idle else (_pinned_like(report), torch.cuda.Event())
+        landing, event = unused
+        landing.copy_(report, non_blocking=True)
+        event.record(torch.cuda.current_stream(report.device))
+        self._pending.append((landing, event))
+
+    def latest(self) -> Tensor | None:
+        """Return the newest report that has arrived, or None. It is valid until the next `push`."""
+        if len(self._pending) >= self.DEPTH:
+            self._pending[0][1].synchronize()
+        newest = None
+        while self._pending and self._pending[0][1].query():
+            newest = self._pending.popleft()
+            self._idle.append(newest)
+        return None if newest is None else newest[0]
+
+    def after_replay(self, report: Tensor) -> Tensor | None:
+        """Send the report that a replayed step has written and return the newest, every few times."""
+        self._replays += 1
+        if self._replays % self.REPLAYS:
+            return None
+        self.push(report)
+        return self.latest()
+
+    def forget(self) -> None:
+        """Pass over what is under way."""
+        self._pending.clear()
+
+
+def _pinned_like(report: Tensor) -> Tensor:
+    # Whatever torch's default device is: only memory of the host can be pinned. It is used again, so training has to
+    # be able to write to memory that a validation in inference mode has made.
+    with torch.inference_mode(False):
+        return torch.empty(report.shape, dtype=report.dtype, device="cpu", pin_memory=True)
+
+
+class Health(NamedTuple):
+    """Facts about a step that decide whether it is applied, and whether the layer refactors."""
+
+    fault: int  # bits of `Fault` that stand
+    safe_lr: float  # a learning rate at which P is far from singular
+    condition: float  # of U after the step
+    scale: float  # |U^-1|_F / sqrt(H): weight decay shrinks U as a whole, which its condition does not show
+
+    @classmethod
+    def read(cls, report: Tensor, width: int) -> "Health":
+        """Read a report: fault, safe lr, then the squared norm of U in parts, then that of U^-1 in as many."""
+        report = (
+            report.cpu()
+        )  # at once: to read it piece by piece would mean to wait for a device twice
+        fault, safe_lr = report[:2].tolist()
+        U_squares, inverse_squares = report[2:].reshape(2, -1).sum(1).tolist()
+        condition = math.sqrt(U_squares * inverse_squares) / width
+        return cls(int(fault), safe_lr, condition, math.sqrt(inverse_squares / width))
+
+
+class Conditioning:
+    """The limit of the condition of U, and the history of the refactors that keep it.
+
+    `U^-1` makes V grow where U shrinks; left alone, the condition of U grows without bound and the digits of W drown.
+    The remedy is to *refactor*: multiply U into V, set U to the identity, and take all statistics anew. That is one
+    pass over V. U drifts in proportion to 1/C, so the passes become rarer as they become dearer.
+    """
+
+    def __init__(self, max_condition: float | None) -> None:
+        self.max_condition = max_condition
+        self.refactors = 0
+        self.drift: Tensor | None = None  # found by the latest refactor
+        self.steps_since_refactor = self._hasty_refactors = 0
+
+    def limit(self, width: int, dtype: torch.dtype) -> float:
+        """Return the condition from which on a layer of this width and dtype refactors.
+
+        By default it is that of an identity in which one direction has shrunk so much.
+        """
+        return self.max_condition or math.sqrt(1 + _MAX_SHRINKAGE[dtype] ** 2 / width)
+
+    def is_sound(self, health: Health, width: int, dtype: torch.dtype) -> bool:
+        """Return whether the factors can stay as they are."""
+        is_large = not 1 / _MAX_SCALE <= health.scale <= _MAX_SCALE
+        return health.condition <= self.limit(width, dtype) and not is_large
+
+    def note_refactor(self, drift: Tensor) -> None:
+        """Count a refactor that has found this drift."""
+        self.drift = drift
+        self.refactors += 1
+        self.steps_since_refactor = 0
+
+    def warn_if_hasty(self, safe_lr: float) -> None:
+        """Warn where one refactor follows the other; to be called before a refactor."""
+        is_hasty = self.steps_since_refactor < _HASTY_STEPS
+        self._hasty_refactors = self._hasty_refactors + 1 if is_hasty else 0
+        if self._hasty_refactors == _HASTY_REFACTORS:
+            warnings.warn(
+                f"{_HASTY_REFACTORS} refactors within {_HASTY_STEPS} steps of each other, each a pass over V: "
+                f"the learning rate is too large for the factors; about {safe_lr:.3g} would be safe",
+                stacklevel=2,
+            )
+
+
+def assess(
+    step: Step, grad: RecordedGradient, weight_decay: float, largest: float
+) -> Tensor:  # (4,)
+    """Return the report on a step that has been computed but not applied, on the device.
+
+    `largest` is the largest number that the dtype of V can hold.
+    """
+    f = step.factors
+    U_norm = f.U.norm()
+    # |W_i - wbar| <= sqrt(trace gram) for every row i: what bounds the weights bounds what V must hold.
+    size = f.gram.diagonal().sum().clamp_min(0).sqrt() + f.wbar.norm() + f.omega.norm() + U_norm
+    is_finite = grad.is_finite() & (size < largest)
+    # No eigenvalue of K1 exceeds its norm: half of the inverse keeps every eigenvalue of P above 1/2.
+    safe_lr = 0.5 / (step.k1_norm + weight_decay)
+    values = (~is_finite * Fault.GRADIENT.value, safe_lr, U_norm.square(), f.U_inv.square().sum())
+    return torch.stack([value.to(finest_dtype(U_norm.device)) for value in values])
