@@ -421,7 +421,7 @@ def test_none_leaves_an_option_to_its_default() -> None:
 
 
 def test_the_documentation_has_all_options() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "heads.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "guides" / "heads.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (`\w+` \(.*\)) \|$", text, re.MULTILINE)
     documented = {name: re.findall(r"`(\w+)` \(", cell) for name, cell in rows}
     of_heads = {name: list(kind.options) for name, kind in HEADS.items()}
