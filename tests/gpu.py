@@ -38,6 +38,7 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         return numbers
 
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: mode)
+    monkeypatch.setattr("zloss.streams.waiting_is_an_error", lambda: mode == "error")
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)
     monkeypatch.setattr(Tensor, "tolist", tolist)
     monkeypatch.setattr("zloss.capture._device_of", lambda *_: torch.device("cuda"))

@@ -43,10 +43,8 @@ def batch(device: torch.device) -> tuple[Tensor, Tensor]:
 def test_clipping_a_whole_network(max_norm: float, accumulate: int, device: torch.device) -> None:
     """One norm over trunk and output layer: training stays that of the dense twin under torch's own clipping."""
     factored, dense = twin_networks(device)
-    trunk_sgd, output_sgd = (
-        torch.optim.SGD(factored.trunk.parameters(), 0.5),
-        zloss.FactoredSGD(factored.output, 0.5),
-    )  # type: ignore[arg-type]
+    trunk_sgd = torch.optim.SGD(factored.trunk.parameters(), 0.5)
+    output_sgd = zloss.FactoredSGD(factored.output, 0.5)  # type: ignore[arg-type]
     dense_sgd = torch.optim.SGD(dense.parameters(), 0.5)
     for _ in range(20):
         for _ in range(accumulate):
@@ -459,10 +457,8 @@ def test_grad_scaler_that_starts_too_high(device: torch.device) -> None:
 def test_the_scale_follows_the_trunk_where_the_head_overflows(device: torch.device) -> None:
     scaler = torch.amp.GradScaler(device.type, init_scale=2.0**127)
     factored, _ = twin_networks(device)
-    output_sgd, trunk_sgd = (
-        zloss.FactoredSGD(factored.output, 1.0),
-        torch.optim.SGD(factored.trunk.parameters(), 1.0),
-    )  # type: ignore[arg-type]
+    output_sgd = zloss.FactoredSGD(factored.output, 1.0)  # type: ignore[arg-type]
+    trunk_sgd = torch.optim.SGD(factored.trunk.parameters(), 1.0)
     scaler.scale(factored(*batch(device)) * 1e300).backward()
     for optimizer in (output_sgd, trunk_sgd):
         scaler.step(optimizer)
@@ -475,10 +471,8 @@ def test_grad_scaler_with_clipping(is_enabled: bool, device: torch.device) -> No
     """The whole network and its dense twin, each as torch has it: unscale, clip, step; the scale is a power of two."""
     networks = twin_networks(device)
     factored, dense = networks
-    trunk_sgd, output_sgd = (
-        torch.optim.SGD(factored.trunk.parameters(), 0.5),
-        zloss.FactoredSGD(factored.output, 0.5),
-    )  # type: ignore[arg-type]
+    trunk_sgd = torch.optim.SGD(factored.trunk.parameters(), 0.5)
+    output_sgd = zloss.FactoredSGD(factored.output, 0.5)  # type: ignore[arg-type]
     dense_sgd = torch.optim.SGD(dense.parameters(), 0.5)
     scalers = [
         torch.amp.GradScaler(device.type, growth_interval=2, enabled=is_enabled) for _ in networks

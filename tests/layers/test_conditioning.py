@@ -5,7 +5,8 @@ import torch
 
 import zloss
 from tests.layers.twins import k1_of, make_twins, relative_error
-from zloss.layers.conditioning import centred_moments, condition_of, materialise_
+from zloss.layers.matrix import centred_moments, condition_of, materialise_
+from zloss.layers.storage import InMemory
 
 CLASSES, HIDDEN = 100, 8
 LOSS = zloss.ZLoss(a=0.2, b=8.0)
@@ -175,9 +176,9 @@ def test_moments_and_materialise_against_their_definitions(device: torch.device)
         torch.randn(40, dtype=torch.float64, device=device),
     )
     expected = V.double() @ U + omega
-    materialise_(V, U, omega, torch.float64)
+    materialise_(InMemory(V), U, omega, torch.float64)
     assert relative_error(V, expected) < 1e-7, "one rounding to float32"
-    mean, gram = centred_moments(V, torch.float64, torch.float64)
+    mean, gram = centred_moments(InMemory(V), torch.float64, torch.float64)
     centred = V.double() - V.double().mean(0)
     assert relative_error(mean, V.double().mean(0)) < 1e-12
     assert relative_error(gram, centred.T @ centred) < 1e-12
@@ -189,9 +190,8 @@ def test_limit_is_that_of_one_shrunken_direction(width: int) -> None:
     U = torch.eye(width, dtype=torch.float64)
     U[0, 0] = 1 / 30
     # The estimate leaves out terms of relative order 1/H.
-    assert layer._condition_limit() == pytest.approx(
-        condition_of(U, U.inverse()).item(), rel=1 / width
-    )
+    limit = layer._stepper.conditioning.limit(width, torch.float32)
+    assert limit == pytest.approx(condition_of(U, U.inverse()).item(), rel=1 / width)
 
 
 def test_condition_of_known_matrices() -> None:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 import zloss
 from tests.layers.twins import make_twins, relative_error
-from zloss.layers.portable import PortableWeight
 
 HIDDEN, CLASSES = 6, 50
 
@@ -196,8 +195,9 @@ def test_refactor_between_backward_and_step_changes_nothing(
     train(layer)
     twin = copy.deepcopy(layer)
     loss_of(layer, rows).backward()
-    for record in layer._records:
-        twin.record(record)
+    record = layer.recorded_gradient()
+    assert record is not None
+    twin.record(record)
     layer.refactor()
     layer.step_(20.0)
     twin.step_(20.0)

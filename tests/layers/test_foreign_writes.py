@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 import zloss
 from tests.layers.twins import relative_error
-from zloss.layers.foreign_writes import is_one_matrix
 
 H, C = 16, 300
 LOSS = zloss.ZLoss(a=0.2, b=8.0)
@@ -215,7 +214,7 @@ def test_an_average_of_checkpoints_does_not_load(device: torch.device) -> None:
 @pytest.mark.parametrize("bias", [False, True])
 def test_training_leaves_one_matrix(bias: bool, dtype: torch.dtype, device: torch.device) -> None:
     layer = train(make_layer(device, bias=bias, dtype=dtype), 300, lr=20.0)
-    assert is_one_matrix(layer.V, layer.factors())
+    assert layer.matrix.is_consistent()
 
 
 def test_the_look_has_its_own_precision(device: torch.device) -> None:
@@ -235,7 +234,7 @@ def test_every_part_is_looked_at(name: str, device: torch.device) -> None:
     layer = train(make_layer(device), 100)
     spread = layer.weight().std().item()
     getattr(layer, name).data.mul_(1.01).add_(0.01 * spread if name in ("omega", "wbar") else 0)
-    assert not is_one_matrix(layer.V, layer.factors())
+    assert not layer.matrix.is_consistent()
 
 
 # ---- moves -----------------------------------------------------------------------------------------------------------

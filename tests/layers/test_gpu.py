@@ -157,5 +157,5 @@ def test_training_goes_on_after_a_conversion(cuda: torch.device) -> None:
 
 def test_many_steps_ahead_the_host_waits(layer: zloss.FactoredLinear) -> None:
     train_steps(layer, 100)
-    reports = layer._reports
+    reports = layer._stepper.supervisor._reports
     assert len(reports._pending) <= reports.DEPTH

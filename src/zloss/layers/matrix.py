@@ -224,7 +224,10 @@ def centred_moments(
 
 
 def condition_of(U: Tensor, U_inv: Tensor) -> Tensor:  # ()
-    """Return `|U|_F |U^-1|_F / H`: 1 for a multiple of an orthogonal matrix, and within a factor H of the condition number."""
+    """Return `|U|_F |U^-1|_F / H`, which is 1 for a multiple of an orthogonal matrix.
+
+    It is within a factor H of the condition number.
+    """
     product: Tensor = U.norm() * U_inv.norm()
     return product / len(U)
 

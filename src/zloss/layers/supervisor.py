@@ -102,7 +102,10 @@ class Supervisor:
         return self._fault
 
     def inspect(self, bits: Tensor) -> Tensor:  # () -> () bool
-        """Refuse a batch with these fault bits: raise at once, or note them on the device. Returns whether to refuse."""
+        """Refuse a batch with these fault bits: raise at once, or note them on the device.
+
+        Returns whether the batch is refused.
+        """
         if not self.waits_for(bits.device):
             return self.note(bits)
         if fault := Fault(int(bits)):
