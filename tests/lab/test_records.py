@@ -1,7 +1,12 @@
+import dataclasses
+import math
 import os
+import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -55,9 +60,11 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with one commit, in which the module of the records lies."""
     if shutil.which("git") is None:
         pytest.skip("needs git")
-    own = tmp_path / "src" / "zloss" / "lab" / "records.py"
+    own = tmp_path / "lab" / "src" / "zloss_lab" / "records.py"
     own.parent.mkdir(parents=True)
-    for place in (own, tmp_path / "README.md", tmp_path / "benchmarks" / "records" / "a.jsonl"):
+    library = tmp_path / "src" / "zloss" / "__init__.py"
+    measured = tmp_path / "benchmarks" / "records" / "a.jsonl"
+    for place in (own, library, tmp_path / "README.md", measured):
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text("1\n")
     (tmp_path / ".gitignore").write_text(".venv\n")
@@ -84,6 +91,7 @@ def commit() -> str:
         ("lab/src/zloss_lab/records.py", True),
         ("README.md", True),
         ("src/zloss/new.py", True),
+        ("lab/src/zloss_lab/new.py", True),
         ("new.txt", False),
         ("benchmarks/records/a.jsonl", False),
     ],
@@ -104,3 +112,89 @@ def test_an_installed_copy_has_no_commit_of_others(
     installed.write_text("1\n")
     monkeypatch.setattr(records, "__file__", str(installed))
     assert commit() == "unknown"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Span:
+    low: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Timing(records.Recordable):
+    head: Literal["factored", "dense"]
+    classes: int
+    time_ms: float
+    span: Span | None = None
+    quartiles: tuple[float, float] | None = None
+    curve: tuple[Mapping[str, float | None], ...] = ()
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def key(self) -> records.RecordKey:
+        return self.head, self.classes
+
+
+TIMINGS = [
+    Timing(head="factored", classes=10, time_ms=0.5),
+    Timing(
+        head="dense",
+        classes=10,
+        time_ms=2.5,
+        span=Span(low=2.0, high=3.0),
+        quartiles=(2.25, 2.75),
+        curve=({"epoch": 1.0, "mrr": None}, {"epoch": 2.0, "mrr": 0.25}),
+        settings={"training.lr": 0.1, "widths": [3, 2]},
+    ),
+]
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    records.write_records(tmp_path / "a.jsonl", TIMINGS)
+    assert records.read_records_as(Timing, tmp_path / "a.jsonl") == TIMINGS
+
+
+def test_a_field_with_a_default_may_be_absent() -> None:
+    record = {"head": "factored", "classes": 10, "time_ms": 0.5}
+    assert Timing.from_record(record) == TIMINGS[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hed": 1}, "unknown key: 'hed'; did you mean 'head'?"),
+        ({"head": "gram"}, "head must be 'factored' or 'dense', got 'gram'"),
+        ({"classes": "ten"}, "classes must be int, got 'ten'"),
+        ({"classes": True}, "classes must be int, got True"),
+        ({"time_ms": None}, "time_ms must be float, got None"),
+        ({"time_ms": math.nan}, "Timing.time_ms must be a finite number, got nan"),
+        ({"quartiles": [1.0]}, "quartiles must be a list of 2 values: float, float or none"),
+        ({"curve": [{"mrr": "x"}]}, "curve must be a list of a table of float or none"),
+        ({"curve": [{"mrr": math.inf}]}, "Timing.curve.0.mrr must be a finite number, got inf"),
+        ({"span": 3}, "span must be a table or none, got 3"),
+        ({"span": {"low": 1.0}}, "[span] missing key: 'high'"),
+        ({"span": {"low": 1.0, "high": []}}, "span.high must be float, got []"),
+        ({"settings": []}, "settings must be a table of anything, got []"),
+    ],
+)
+def test_a_wrong_record_is_named_by_line_and_key(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    lines = [TIMINGS[0].to_record(), TIMINGS[1].to_record() | change]
+    records.write_records(tmp_path / "a.jsonl", lines)
+    with pytest.raises(ValueError, match=rf"^line 2 of .*a\.jsonl: {re.escape(message)}"):
+        records.read_records_as(Timing, tmp_path / "a.jsonl")
+
+
+def test_a_key_occurs_once(tmp_path: Path) -> None:
+    records.write_records(tmp_path / "a.jsonl", [*TIMINGS, TIMINGS[0]])
+    with pytest.raises(ValueError, match=r"line 3 .*same key \('factored', 10\)"):
+        records.read_records_as(Timing, tmp_path / "a.jsonl")
+
+
+def test_a_number_that_is_not_finite_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"Timing\.time_ms must be a finite number, got inf"):
+        records.write_records(
+            tmp_path / "a.jsonl", [Timing(head="dense", classes=1, time_ms=math.inf)]
+        )
+    assert not (tmp_path / "a.jsonl").exists()

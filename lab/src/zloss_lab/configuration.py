@@ -41,7 +41,8 @@ def from_table(cls: type[Config], table: Mapping[str, Any], where: str = "") -> 
     with _explained(where):
         if cls is HeadConfig:
             return cast(Config, HeadConfig.from_dict(table))
-        hints = {field.name: get_type_hints(cls)[field.name] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        hints = {name: hint for name, hint in get_type_hints(cls).items() if name in names}
         for key in table:
             check_name("key", key, sorted(hints))
         if missing := [name for name in _required(cls) if name not in table]:
@@ -109,59 +110,91 @@ def _required(cls: type[Any]) -> Iterator[str]:
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return to_table(value)
-    return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _converted(value: Any, hint: Any, where: str) -> Any:
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return value if isinstance(value, hint) else from_table(hint, value, where)
-    for option in _alternatives(hint):
-        converted = _as(option, value)
-        if converted is not _NO:
-            return converted
-    raise ConfigError(f"{where} must be {_described(hint)}, got {value!r}")
+    converted = _as(hint, value, where)
+    if converted is _NO:
+        raise ConfigError(f"{where} must be {_described(hint)}, got {value!r}")
+    return converted
 
 
 _NO = object()
 
 
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-
-
-def _as(hint: Any, value: Any) -> Any:
-    """The value as that type, or `_NO`."""
+def _as(hint: Any, value: Any, where: str) -> Any:
+    """Return the value as that type, or `_NO`."""
     origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        converted = (_as(option, value, where) for option in get_args(hint))
+        return next((found for found in converted if found is not _NO), _NO)
     if origin is Literal:
         return value if value in get_args(hint) else _NO
-    if origin is tuple:
-        items = (
-            [_as(get_args(hint)[0], item) for item in value]
-            if isinstance(value, list | tuple)
-            else [_NO]
-        )
-        return _NO if _NO in items else tuple(items)
+    if origin in (tuple, list):
+        return _as_sequence(hint, value, where)
+    if origin in (dict, Mapping):
+        return _as_mapping(hint, value, where)
+    if hint is Any:
+        return value
+    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+        return from_table(cast(type[Any], hint), value, where)
+    return _as_scalar(hint, value)
+
+
+def _as_scalar(hint: Any, value: Any) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return _NO if abs(value) > sys.float_info.max else float(value)
     if hint is int and isinstance(value, bool):
         return _NO
-    if hint is types.NoneType and value == "none":  # TOML has no word for it
+    if hint is types.NoneType and value == "none":  # TOML has no null
         return None
-    return (
-        value if isinstance(value, origin or hint) else _NO
-    )  # what is in a list or a table is not looked at
+    return value if isinstance(value, hint) else _NO
+
+
+def _as_sequence(hint: Any, value: Any, where: str) -> Any:
+    """Return a list or tuple; a tuple without an ellipsis has a fixed length."""
+    kinds = get_args(hint)
+    if not isinstance(value, list | tuple):
+        return _NO
+    if get_origin(hint) is list or kinds[1:] == (...,):
+        kinds = kinds[:1] * len(value)
+    if len(kinds) != len(value):
+        return _NO
+    items = [
+        _as(kind, item, f"{where}[{place}]")
+        for place, (kind, item) in enumerate(zip(kinds, value, strict=True))
+    ]
+    return _NO if any(item is _NO for item in items) else get_origin(hint)(items)
+
+
+def _as_mapping(hint: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, Mapping):
+        return _NO
+    kind = get_args(hint)[1]
+    items = {key: _as(kind, inner, f"{where}.{key}") for key, inner in value.items()}
+    return _NO if any(item is _NO for item in items.values()) else items
 
 
 def _described(hint: Any) -> str:
-    names = []
-    for option in _alternatives(hint):
-        if get_origin(option) is Literal:
-            names += [repr(value) for value in get_args(option)]
-        elif get_origin(option) is tuple:
-            names.append(f"a list of {get_args(option)[0].__name__}")
-        else:
-            names.append("none" if option is types.NoneType else option.__name__)
-    return " or ".join(names)
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(map(_described, arguments))
+    if origin is Literal:
+        return " or ".join(map(repr, arguments))
+    if origin is list or (origin is tuple and arguments[1:] == (...,)):
+        return f"a list of {_described(arguments[0])}"
+    if origin is tuple:
+        return f"a list of {len(arguments)} values: {', '.join(map(_described, arguments))}"
+    if origin in (dict, Mapping):
+        return f"a table of {_described(arguments[1])}"
+    if hint is Any or hint is types.NoneType:
+        return "anything" if hint is Any else "none"
+    return "a table" if dataclasses.is_dataclass(hint) else str(hint.__name__)
 
 
 @contextmanager

@@ -1,22 +1,84 @@
-"""Records of measurements: one JSON object a line, with everything needed to judge the numbers.
+"""Records: files with one JSON object on each line, and the dataclasses that say what such a line holds.
 
-Tables in the documentation are rendered from such files and never typed in.
+A kind of record is a frozen dataclass that inherits from `Recordable`. Its fields are the keys of the JSON object. The
+writer and the reader of a file use the same class, so that they cannot disagree:
+
+    @dataclass(frozen=True, kw_only=True)
+    class Timing(Recordable):
+        head: str
+        time_ms: float
+
+        @property
+        def key(self) -> RecordKey:
+            return (self.head,)
+
+    write_records(path, [Timing(head="factored", time_ms=0.1)])
+    timings = read_records_as(Timing, path)
+
+A line with an unknown key, a missing key or a value of the wrong type is refused. The error names the file, the line
+and the key. Tables in the documentation are made from such files.
 """
 
 import json
+import math
 import os
 import platform
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import torch
 
 import zloss
+from zloss_lab.configuration import from_table, to_table
 from zloss_lab.durable import write_file
 
-Record = dict[str, Any]
+Record = dict[str, Any]  # a JSON object, as it stands on a line of a file
+RecordKey = tuple[Hashable, ...]
+
+
+class Recordable:
+    """A frozen dataclass that is written to a file as a record, and read from it again.
+
+    Fields may be numbers, text, flags, `None`, `Literal`, lists, tuples, mappings and other dataclasses. A field with
+    a default may be absent from the file. Numbers must be finite, because JSON has no infinity and no NaN.
+    """
+
+    @property
+    def key(self) -> RecordKey:
+        """The values that identify this record: two records of one file never have the same key.
+
+        A key holds identifiers for programs. Names for readers are chosen where a table is drawn.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no key")
+
+    def to_record(self) -> Record:
+        """Return the JSON object of this instance, with all fields."""
+        record = to_table(self)
+        _check_finite(record, type(self).__name__)
+        return record
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """Return the instance that a JSON object describes, or raise `ValueError` that names the wrong key."""
+        instance = from_table(cls, record)
+        _check_finite(record, cls.__name__)
+        return instance
+
+
+AnyRecordable = TypeVar("AnyRecordable", bound=Recordable)
+
+
+def _check_finite(value: Any, where: str) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(
+            f"{where} must be a finite number, got {value}; use null for a missing one"
+        )
+    inner = value.items() if isinstance(value, Mapping) else ()
+    inner = enumerate(value) if isinstance(value, list | tuple) else inner
+    for name, part in inner:
+        _check_finite(part, f"{where}.{name}")
 
 
 def provenance(device: torch.device) -> Record:
@@ -37,17 +99,32 @@ def provenance(device: torch.device) -> Record:
     return {"device": where, "versions": versions, "commit": _commit()}
 
 
-def write_records(path: Path, records: Iterable[Record]) -> None:
+def write_records(path: Path, records: Iterable[Record | Recordable]) -> None:
     """Replace the file at once, so that an interrupted run never leaves half of one."""
-    write_file(path, "".join(json.dumps(record) + "\n" for record in records))
+    lines = (one.to_record() if isinstance(one, Recordable) else one for one in records)
+    write_file(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
 def read_records(path: Path) -> list[Record]:
-    """All records of a file, in order."""
+    """Return all records of a file as JSON objects, in their order."""
     return [
         _read_line(path, number, line)
         for number, line in enumerate(path.read_bytes().splitlines(), start=1)
     ]
+
+
+def read_records_as(kind: type[AnyRecordable], path: Path) -> list[AnyRecordable]:
+    """Return all records of a file as instances of one class; refuse a wrong line and a key that occurs twice."""
+    found: dict[RecordKey, AnyRecordable] = {}
+    for number, record in enumerate(read_records(path), start=1):
+        try:
+            one = kind.from_record(record)
+            if one.key in found:
+                raise ValueError(f"an earlier line has the same key {one.key}")
+        except ValueError as error:
+            raise ValueError(f"line {number} of {path}: {error}") from error
+        found[one.key] = one
+    return list(found.values())
 
 
 def _read_line(path: Path, number: int, line: bytes) -> Record:
@@ -82,7 +159,7 @@ def _commit() -> str:
             ":(top,exclude)reproduction/records",
         )
         changed = _git("status", "--porcelain", "--untracked-files=no", "--", *but_records)
-        new = _git("ls-files", "--others", "--exclude-standard", "--", ":(top)src")
+        new = _git("ls-files", "--others", "--exclude-standard", "--", ":(top)src", ":(top)lab")
         return _git("rev-parse", "--short", "HEAD") + ("+" if changed or new else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
