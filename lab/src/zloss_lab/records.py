@@ -75,8 +75,9 @@ def _check_finite(value: Any, where: str) -> None:
         raise ValueError(
             f"{where} must be a finite number, got {value}; use null for a missing one"
         )
-    inner = value.items() if isinstance(value, Mapping) else ()
-    inner = enumerate(value) if isinstance(value, list | tuple) else inner
+    inner: Iterable[tuple[object, Any]] = value.items() if isinstance(value, Mapping) else ()
+    if isinstance(value, list | tuple):
+        inner = enumerate(value)
     for name, part in inner:
         _check_finite(part, f"{where}.{name}")
 
