@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from zloss.heads.config import HeadConfig, check_name
+from zloss.heads.config import HeadConfig
+from zloss.names import check_name
 
 Config = TypeVar("Config")
 

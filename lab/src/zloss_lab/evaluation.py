@@ -27,8 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from zloss.heads import Head
-from zloss.heads.config import check_name
 from zloss.metrics import perplexity_of
+from zloss.names import check_name
 from zloss_lab.networks import NgramNetwork
 from zloss_lab.ngrams import Batch, NgramBatches
 

@@ -6,7 +6,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from zloss.heads.config import check_name
+from zloss.names import check_name
 from zloss_lab.configuration import ConfigError, from_table, overridden, to_table
 from zloss_lab.training import Experiment
 

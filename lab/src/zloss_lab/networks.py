@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer, SparseAdam
 
 from zloss.heads import Head, HeadConfig, SphericalOutput
-from zloss.heads.config import check_name
 from zloss.layers import FactoredLinear
+from zloss.names import check_name
 from zloss.optim import RowSGD, clip_grad_norm_
 from zloss.precision import tf32_products
 from zloss.streams import Branch

@@ -9,9 +9,8 @@
 cannot work is refused with that reason and with what to use instead.
 """
 
-import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
@@ -38,6 +37,7 @@ from zloss.losses import (
     ZNormalized,
 )
 from zloss.losses.reduction import Reduction, check_reduction
+from zloss.names import check_name
 from zloss.targets import IGNORE_INDEX
 
 Start = float | Callable[[int], float]  # a value, or one that depends on the number of classes
@@ -320,12 +320,3 @@ class HeadConfig:
     def manners(self) -> dict[str, Any]:
         """What every loss takes."""
         return {"reduction": self.reduction, "ignore_index": self.ignore_index}
-
-
-def check_name(what: str, name: str, known: Iterable[str]) -> None:
-    """Refuse a name that does not exist, with the nearest one that does."""
-    known = list(known)
-    if name not in known:
-        near = difflib.get_close_matches(str(name), known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"unknown {what}: {name!r}; {hint}known: {', '.join(known) or 'none'}")

@@ -13,7 +13,7 @@ import torch
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from zloss.heads.config import check_name
+from zloss.names import check_name
 from zloss_lab.bench.cases import Case
 from zloss_lab.bench.data_suite import data_cases
 from zloss_lab.bench.entries import ENTRIES, chosen

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 
 import zloss
-from zloss.heads.config import check_name
+from zloss.names import check_name
 from zloss_lab.bench.peers import PEERS
 
 Precision = Literal["float32", "tf32", "bf16"]

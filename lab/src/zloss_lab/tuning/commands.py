@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from zloss.heads.config import check_name
+from zloss.names import check_name
 from zloss_lab.durable import write_file
 from zloss_lab.evaluation import SCORES
 from zloss_lab.experiments import preset_names

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from zloss.heads.config import HEADS, LOSSES, HeadConfig, check_name
+from zloss.heads.config import HEADS, LOSSES, HeadConfig
+from zloss.names import check_name
 from zloss_lab.configuration import ConfigError, from_table, overridden, to_table
 from zloss_lab.corpora import Corpus
 from zloss_lab.durable import write_file

@@ -30,7 +30,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from zloss.heads.config import check_name
+from zloss.names import check_name
 from zloss_lab.configuration import ConfigError, from_table
 from zloss_lab.experiments import read_toml
 
