@@ -8,7 +8,7 @@ BATCH ?= 200
 RECORDS := benchmarks/records
 BENCHES := bench-output bench-gram bench-model bench-scaling bench-eval bench-data
 
-.PHONY: demo test lint types format bench $(BENCHES) long-run docs clean
+.PHONY: demo test lint types format bench $(BENCHES) long-run docs docs-site clean
 
 demo: $(VENV)/.demo-ready  ## train a language model on real text for a few minutes, and see what it has learnt
 	$(BIN)/zloss demo
@@ -40,6 +40,10 @@ long-run: $(READY)  ## 20,000 steps in float32 against dense float64 SGD, and re
 docs: $(READY)  ## rebuild the tables of README.md and docs/ from the records
 	$(BIN)/python -m benchmarks.tables
 
+docs-site: $(READY)  ## build the documentation in build/site; a warning, a broken link or an undocumented name fails
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -d build/doctrees docs build/site
+	@echo "open build/site/index.html"
+
 clean:
 	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
@@ -50,5 +54,5 @@ $(VENV)/.demo-ready: $(READY) demo-requirements.txt
 $(READY): pyproject.toml lab/pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "zloss needs Python 3.11 or newer; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[dev]' --editable lab
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[dev,docs]' --editable lab
 	touch $@
