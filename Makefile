@@ -41,7 +41,7 @@ docs: $(READY)  ## rebuild the tables of README.md and docs/ from the records
 	$(BIN)/python -m benchmarks.tables
 
 docs-site: $(READY)  ## build the documentation in build/site; a warning, a broken link or an undocumented name fails
-	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -d build/doctrees docs build/site
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --fresh-env -d build/doctrees docs build/site
 	@echo "open build/site/index.html"
 
 clean:
