@@ -13,8 +13,8 @@ from torch import Tensor
 
 import zloss
 from tests.gpu import no_synchronisation, pretend_gpu
-from zloss import capture
-from zloss.capture import is_capturing, must_not_wait
+from zloss.capture import CaptureContext
+from zloss.streams import is_capturing, must_not_wait
 
 H, C, B = 32, 400, 24
 
@@ -123,7 +123,9 @@ class CountedGraph:
     captured: list[torch.Size]
     is_outdated = False
 
-    def __init__(self, step: Callable[..., Tensor], inputs: Sequence[Tensor]) -> None:
+    def __init__(
+        self, step: Callable[..., Tensor], inputs: Sequence[Tensor], _optimizers: Sequence[Any]
+    ) -> None:
         self.captured.append(inputs[0].shape)
         self._step = step
 
@@ -170,10 +172,9 @@ def test_a_rate_that_a_schedule_changes_is_captured_anew(
 def test_hyper_parameters_of_a_loss_are_constants_of_its_graph(
     loss: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recording = capture._Recording()
-    monkeypatch.setattr(capture, "_recording", recording)
-    loss(torch.randn(3, 20), torch.tensor([1, 2, 3]))
-    constants = recording.constants[0]
+    with CaptureContext(optimizers=[]) as context:
+        loss(torch.randn(3, 20), torch.tensor([1, 2, 3]))
+    constants = context.constants[0]
     loss.eval()
     assert not constants.have_changed(), "that has no part in it"
     loss.a = 0.05
@@ -186,17 +187,14 @@ def test_hyper_parameters_of_a_loss_are_constants_of_its_graph(
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.float32, torch.tensor])
-def test_a_hyper_parameter_may_be_any_number_of_the_host(
-    kind: Callable[[float], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hyper_parameter_may_be_any_number_of_the_host(kind: Callable[[float], Any]) -> None:
     loss = zloss.ZLoss(a=kind(0.125), b=kind(10.0))
-    recording = capture._Recording()
-    monkeypatch.setattr(capture, "_recording", recording)
-    loss(torch.randn(3, 20), torch.tensor([1, 2, 3]))
+    with CaptureContext(optimizers=[]) as context:
+        loss(torch.randn(3, 20), torch.tensor([1, 2, 3]))
     loss.b = kind(10.0)
-    assert not recording.constants[0].have_changed()
+    assert not context.constants[0].have_changed()
     loss.b += 1  # in place where it is a tensor
-    assert recording.constants[0].have_changed()
+    assert context.constants[0].have_changed()
 
 
 def test_a_changed_hyper_parameter_is_heeded(device: torch.device) -> None:

@@ -71,11 +71,12 @@ def _join(rank: int, work: Callable[[int, str], Any], name: str, folder: Path) -
 def train_a_share(rank: int, name: str) -> list[Tensor]:
     trunk, output = make_network(name)
     own = slice(rank * ROWS, (rank + 1) * ROWS)
-    train(
-        DistributedDataParallel(trunk),
-        output,
-        lambda step: tuple(part[own] for part in whole_batch(step)),
-    )  # type: ignore[arg-type,return-value]
+
+    def own_batch(step: int) -> tuple[Tensor, Tensor]:
+        h, target = whole_batch(step)
+        return h[own], target[own]
+
+    train(DistributedDataParallel(trunk), output, own_batch)
     return weights(trunk, output)
 
 

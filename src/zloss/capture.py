@@ -58,7 +58,7 @@ class HasConstants(Protocol):
         """Return these numbers as they are now."""
 
 
-class _Collector:
+class CaptureContext:
     """The context of one capture: it collects the modules that the step calls, and finishes with them at its end."""
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
@@ -185,9 +185,9 @@ class _Graph:
         self._graph = torch.cuda.CUDAGraph()
         # Where both want the device, the main line goes before the branches.
         main_line = torch.cuda.graph(self._graph, stream=torch.cuda.Stream(priority=-1))
-        with _own_workspaces(), _garbage_kept(), main_line, _Collector(optimizers) as collected:
+        with _own_workspaces(), _garbage_kept(), main_line, CaptureContext(optimizers) as context:
             output = step(*self._inputs)
-        self._after_replay, self._constants = collected.after_replay, collected.constants
+        self._after_replay, self._constants = context.after_replay, context.constants
         self._output = output.detach()
 
     @property

@@ -43,3 +43,8 @@ def check_same_device(h: Tensor, target: Any) -> None:
     """Refuse targets on another device."""
     if isinstance(target, Tensor) and target.device != h.device:
         raise ValueError(f"h and target must be on one device, got {h.device} and {target.device}")
+
+
+def with_bias_column(h: Tensor, width: int) -> Tensor:
+    """Return `h`, with a column of ones where the layer has one more column than `h`: its bias."""
+    return h if h.shape[1] == width else torch.cat([h, h.new_ones(len(h), 1)], 1)

@@ -22,7 +22,7 @@ from tests.heads.batches import (
     with_value,
 )
 from tests.heads.registry import CLASSES, HIDDEN, HeadCase, every_head, every_head_of_ours
-from zloss import inputs
+from zloss.heads.admission import Admission
 
 
 @contextmanager
@@ -302,12 +302,12 @@ class NoReports:
 
 def test_a_validation_in_inference_mode_may_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept on a device to note faults is made by the first batch, and training has to write to it."""
-    monkeypatch.setattr(inputs, "DeviceReports", NoReports)
-    door = inputs.Doorkeeper(num_classes=10, ignore_index=-100)
+    monkeypatch.setattr("zloss.layers.supervisor.DeviceReports", NoReports)
+    admission = Admission(num_classes=10, ignore_index=-100)
     h, target = torch.randn(3, 4), torch.tensor([1, 2, 3])
     with torch.inference_mode():
-        door._admit_later(h, target)
-    assert torch.equal(door._admit_later(h, target).h, h)
+        admission._admit_later(h, target)
+    assert torch.equal(admission._admit_later(h, target).h, h)
 
 
 @pytest.mark.parametrize("name", ["factored", "hierarchical"])

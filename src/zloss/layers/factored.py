@@ -13,8 +13,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from zloss.inputs import check_hidden, check_same_device, check_sizes
-from zloss.layers.backend import FactoredStatistics, Tape, with_bias_column
+from zloss.inputs import check_hidden, check_same_device, check_sizes, with_bias_column
+from zloss.layers.backend import FactoredStatistics, Tape
 from zloss.layers.gradient import GradientMark, RecordedGradient
 from zloss.layers.limits import (
     export_error,

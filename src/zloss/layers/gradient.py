@@ -81,7 +81,7 @@ class RecordedGradient:
     def entries(
         self,
     ) -> tuple[Tensor, Tensor, Tensor]:  # (N,) rows of the batch, (N,) classes, (N,) gradients
-        """Return the nonzero elements of Y. On a GPU, where finding them means to wait, return all that may be nonzero."""
+        """Return the nonzero elements of Y; on a GPU, where to find them means to wait, all that may be nonzero."""
         grad = self.target_grad
         places = nonzero_places(grad) if grad.device.type == "cpu" else all_places(grad)
         return places // grad.shape[1], self.index.flatten()[places], grad.flatten()[places]

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zloss.inputs import check_hidden
-from zloss.layers.backend import with_bias_column
+from zloss.inputs import check_hidden, with_bias_column
 from zloss.layers.dense import DenseLinear
 from zloss.layers.limits import first_derivatives_only
 from zloss.layers.matrix import centred_moments

@@ -68,7 +68,8 @@ class FactoredMatrix:
         self.set_(self.plain_factors(pivot))
         gram = self.factors.gram
         size = gram.norm().clamp_min(torch.finfo(gram.dtype).tiny)
-        return (tracked_gram - gram).norm() / size
+        drift: Tensor = (tracked_gram - gram).norm() / size
+        return drift
 
     def materialised(self) -> Tensor:  # (C, H)
         """Return W as a new tensor."""

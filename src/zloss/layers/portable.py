@@ -26,6 +26,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, V: Tensor) -> "Place":
+        """Return the place of V."""
         return cls(V.device, V.dtype, V.data_ptr())
 
     def is_of_one_kind_with(self, other: "Place") -> bool:
@@ -44,9 +45,10 @@ class Checkpoint:
 
     def __init__(self, entries: dict[str, Any], prefix: str, own: dict[str, Tensor]) -> None:
         self.entries, self.prefix = entries, prefix
-        given = {name: entries.get(prefix + name) for name in own}
+        given: dict[str, Any] = {name: entries.get(prefix + name) for name in own}
         fits = {n: t for n, t in own.items() if getattr(given[n], "shape", None) == t.shape}
-        self._own, self._given = fits, {name: given[name] for name in fits}
+        self._own: dict[str, Tensor] = fits
+        self._given: dict[str, Tensor] = {name: given[name] for name in fits}
         self.is_whole = len(fits) == len(own)
         # Factors that were rounded to half precision no longer fit each other.
         self._blunt = [name for name, t in self._given.items() if t.dtype.itemsize < 4]

@@ -12,10 +12,11 @@ from typing import Any, Literal, get_args
 import torch
 
 from zloss import kernels
-from zloss.layers.backend import Backend, Tape, TorchBackend
-from zloss.layers.gradient import GradientMark, PendingGradient, RecordedGradient
+from zloss.layers.backend import Backend, Tape
+from zloss.layers.gradient import GradientMark, PendingGradient
 from zloss.layers.matrix import FactoredMatrix, Integrity, Writes
 from zloss.layers.supervisor import Conditioning, Fault, Health, Supervisor
+from zloss.layers.torch_backend import TorchBackend
 from zloss.layers.triton_backend import TritonBackend
 from zloss.precision import exact_products
 from zloss.streams import is_capturing
@@ -103,10 +104,6 @@ class Stepper:
             return wbar.new_zeros(())
         with exact_products(matrix.rows.device.type):
             return gradient.norm(wbar, matrix.rows.num_rows)
-
-    def record(self, gradient: RecordedGradient) -> None:
-        """Add to the gradient that the next step will apply."""
-        self.pending.record(gradient)
 
     # ---- writes of others --------------------------------------------------------------------------------------------
 

@@ -14,9 +14,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from zloss.layers.gradient import RecordedGradient
-from zloss.layers.update import Step
-from zloss.precision import finest_dtype
 from zloss.targets import out_of_range_message
 
 # How much smaller than the rest one direction of U may become: rounding errors of V there are that much larger in W.
@@ -282,21 +279,3 @@ class Conditioning:
                 f"the learning rate is too large for the factors; about {safe_lr:.3g} would be safe",
                 stacklevel=2,
             )
-
-
-def assess(
-    step: Step, grad: RecordedGradient, weight_decay: float, largest: float
-) -> Tensor:  # (4,)
-    """Return the report on a step that has been computed but not applied, on the device.
-
-    `largest` is the largest number that the dtype of V can hold.
-    """
-    f = step.factors
-    U_norm = f.U.norm()
-    # |W_i - wbar| <= sqrt(trace gram) for every row i: what bounds the weights bounds what V must hold.
-    size = f.gram.diagonal().sum().clamp_min(0).sqrt() + f.wbar.norm() + f.omega.norm() + U_norm
-    is_finite = grad.is_finite() & (size < largest)
-    # No eigenvalue of K1 exceeds its norm: half of the inverse keeps every eigenvalue of P above 1/2.
-    safe_lr = 0.5 / (step.k1_norm + weight_decay)
-    values = (~is_finite * Fault.GRADIENT.value, safe_lr, U_norm.square(), f.U_inv.square().sum())
-    return torch.stack([value.to(finest_dtype(U_norm.device)) for value in values])

@@ -27,7 +27,9 @@ class PretendedGraph:
 
     is_outdated = False
 
-    def __init__(self, step: Callable[..., Tensor], inputs: Sequence[Tensor]) -> None:
+    def __init__(
+        self, step: Callable[..., Tensor], inputs: Sequence[Tensor], _optimizers: Sequence[Any]
+    ) -> None:
         assert not inputs, "the step of a stack has none"
         self._is_new = True
         with _Recorder() as recorder:
