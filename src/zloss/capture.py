@@ -59,7 +59,7 @@ class HasConstants(Protocol):
 
 
 class CaptureContext:
-    """The context of one capture: it collects the modules that the step calls, and finishes with them at its end."""
+    """A context around one capture: it collects the modules that the step calls, and finishes with them at its end."""
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
         self._optimizers = optimizers
@@ -104,7 +104,7 @@ class _Constants:
         self._captured = self._now()
 
     def have_changed(self) -> bool:
-        """Return whether they differ from those that were captured."""
+        """Return True if they differ from the captured ones."""
         return self._now() != self._captured
 
     def _now(self) -> list[Any]:
@@ -112,21 +112,21 @@ class _Constants:
 
 
 class CapturedStep:
-    """A training step that is replayed from a CUDA graph where its inputs are on a GPU.
+    """A training step that is replayed from a CUDA graph if its inputs are on a GPU.
 
     Args:
-        step: takes tensors, does everything that a step does (forward, backward, step and `zero_grad` of the
-            optimizers) and returns the loss. It must not wait for the device or depend on its values, and what
-            it does on the host happens once: while it is captured.
-        optimizers: whose learning rates and other options the step depends on. Options are part of the graph; when
-            one of them changes, the step is captured anew, which takes about as long as a hundred steps. An option that
-            is a tensor on the GPU is read by the graph itself. The same holds for the hyper-parameters of this
-            library's losses: `loss.a = 0.02` is heeded, and best done now and then instead of at every step.
+        step: a function of tensors that does everything that a step does, and returns the loss: forward, backward,
+            step and `zero_grad` of the optimizers. It must not wait for the device or depend on values there. What it
+            does on the host happens once, while it is captured.
+        optimizers: the optimizers that the step uses. Their options, such as learning rates, are part of the graph.
+            When an option changes, the step is captured anew, which takes as long as about a hundred steps. An option
+            that is a tensor on the GPU is read by the graph itself. The same holds for the hyper-parameters of this
+            library's losses: `loss.a = 0.02` takes effect. Change them now and then, not at every step.
 
-    The first three calls run as they are, on real batches; the third is a rehearsal, in which a step that waits for the
-    device is refused. Inputs of another shape get three such calls and a graph of their own. What is returned is
-    overwritten by the next call. A step without inputs is where the parameters of the optimizers are. Within another
-    captured step this one just runs.
+    The first three calls run as they are, on real batches. The third is a rehearsal, which refuses a step that waits
+    for the device. Inputs of another shape get three such calls and a graph of their own. The next call overwrites the
+    tensor that was returned. The device of a step without inputs is the device of the optimizers' parameters. A call
+    within another captured step just runs the function.
 
     >>> layer = zloss.FactoredLinear(8, 1000)
     >>> optimizer = zloss.FactoredSGD(layer, lr=1.0)
@@ -144,7 +144,9 @@ class CapturedStep:
     ) -> None:
         self._step, self._optimizers = step, list(optimizers)
         self._graphs: dict[Any, _Graph] = {}
-        self._options: _Constants | None = None  # of all graphs; each has others of its own
+        self._options: _Constants | None = (
+            None  # of the optimizers, for all graphs; a graph has constants of its own
+        )
         self._warmed_up: Counter[Any] = Counter()  # calls by the kind of their inputs
 
     def __call__(self, *inputs: Tensor) -> Tensor:
@@ -192,7 +194,7 @@ class _Graph:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether numbers that are part of the graph have changed since."""
+        """True if numbers that are part of the graph have changed since."""
         return any(constants.have_changed() for constants in self._constants)
 
     def replay(self, inputs: Sequence[Tensor]) -> Tensor:
@@ -234,7 +236,7 @@ def _own_workspaces() -> Iterator[None]:
     """Make cuBLAS take scratch memory anew, before a capture and after it.
 
     Torch keeps that memory for each stream. Memory that was taken during a capture belongs to the graph and goes with
-    it. Later work on the stream would go on using it, and overwrite whatever has come in its place.
+    it. Later work on the stream would go on using it, and overwrite the tensors that have come in its place.
     """
     torch.cuda.synchronize()
     torch._C._cuda_clearCublasWorkspaces()

@@ -1,4 +1,4 @@
-"""Checks of the hidden batch that an output layer is given, and of the sizes that it is built with."""
+"""Checks of the hidden batch that an output layer receives, and of the sizes that it is built with."""
 
 from numbers import Integral
 from typing import Any

@@ -1,7 +1,7 @@
-"""Streaming metrics: of ranks, computed once (`layer.rank`) and fed to as many metrics as you like, and perplexity.
+"""Streaming metrics: means over ranks, and perplexity. Compute the ranks once with `layer.rank`, for all metrics.
 
-The rank of a target is **1 + the number of classes that score strictly higher**: the best possible is 1, and equal
-scores share the better rank. A rank of 0 stands for an ignored target and counts for nothing.
+The rank of a target is **1 + the number of classes that score strictly higher**. The best possible rank is 1, and
+equal scores share the better rank. A rank of 0 stands for an ignored target and counts for nothing.
 """
 
 import math
@@ -16,20 +16,19 @@ _LARGEST_EXPONENT = 709.0  # beyond it there is no float for `math.exp` to retur
 
 
 class _RankMetric(ABC):
-    """A mean over ranks. Sums stay on the device of the ranks, if it has float64; only `compute` waits for them."""
+    """A mean over ranks. Sums stay on the device of the ranks if it has float64; only `compute` waits for them."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
         """Forget everything."""
-        self._sums: Tensor | None = (
-            None  # (3,) sum of scores, number of ranks, number of negative ranks
-        )
+        # (3,) sum of scores, number of ranks, number of negative ranks
+        self._sums: Tensor | None = None
 
     @abstractmethod
     def _score(self, ranks: Tensor) -> Tensor:
-        """The contribution of each rank."""
+        """Return the contribution of each rank."""
 
     def update(self, ranks: Tensor) -> None:
         """Add ranks, in a tensor of any shape; a rank of 0 is ignored."""
@@ -44,7 +43,7 @@ class _RankMetric(ABC):
         self._sums = sums if self._sums is None else self._sums + sums
 
     def compute(self) -> float:
-        """The mean over all ranks so far."""
+        """Return the mean over all ranks so far."""
         total, count, negative = (0, 0, 0) if self._sums is None else self._sums.tolist()
         if negative:
             raise ValueError(
@@ -57,6 +56,9 @@ class _RankMetric(ABC):
 
 class TopKError(_RankMetric):
     """The share of targets that are not among the k best classes: the mean of `rank > k`.
+
+    Args:
+        k: the number of classes that count as good, at least 1.
 
     >>> metric = TopKError(5)
     >>> metric.update(torch.tensor([1, 5, 6, 100]))
@@ -75,7 +77,7 @@ class TopKError(_RankMetric):
 
 
 class MeanReciprocalRank(_RankMetric):
-    """The mean of `1 / rank`.
+    """The mean of `1 / rank` over all targets.
 
     >>> metric = MeanReciprocalRank()
     >>> metric.update(torch.tensor([1, 2, 4, 4]))
@@ -88,7 +90,7 @@ class MeanReciprocalRank(_RankMetric):
 
 
 class Perplexity:
-    """`exp` of the mean negative log-probability of the targets.
+    """The perplexity: `exp` of the mean negative log-probability of the targets.
 
     >>> metric = Perplexity()
     >>> metric.update(torch.tensor([0.5, 0.25, 0.125]).log())
@@ -104,7 +106,12 @@ class Perplexity:
         self._sums: Tensor | None = None  # (2,) sum of log-probabilities, their number
 
     def update(self, log_prob: Tensor, *, counted: Tensor | None = None) -> None:
-        """Add log-probabilities, in a tensor of any shape; only those that are `counted`, where that is given."""
+        """Add log-probabilities, in a tensor of any shape.
+
+        Args:
+            log_prob: the log-probabilities of targets.
+            counted: a bool tensor of the same shape, True for the targets that count; all count if it is not given.
+        """
         if not isinstance(log_prob, Tensor) or not log_prob.is_floating_point():
             raise ValueError(f"log_prob must be a floating-point tensor, got {_kind(log_prob)}")
         counted = torch.ones_like(log_prob, dtype=torch.bool) if counted is None else counted
@@ -122,7 +129,7 @@ class Perplexity:
         self._sums = sums if self._sums is None else self._sums + sums
 
     def compute(self) -> float:
-        """The perplexity over all targets so far."""
+        """Return the perplexity over all targets so far."""
         total, count = (0, 0) if self._sums is None else self._sums.tolist()
         if not count:
             raise ValueError(
@@ -132,12 +139,12 @@ class Perplexity:
 
 
 def perplexity_of(surprise: float) -> float:
-    """`exp` of a mean negative log-probability; infinite where there is no float for it."""
+    """Return `exp` of a mean negative log-probability, or infinity if that is too large for a float."""
     return math.inf if surprise > _LARGEST_EXPONENT else math.exp(surprise)
 
 
 def _for_sums(values: Tensor) -> Tensor:
-    """Where they can be added up in float64: on the host, if their device cannot."""
+    """Return the values on a device that can add them up in float64: the host, if their own device cannot."""
     return values if finest_dtype(values.device) == torch.float64 else values.cpu()
 
 

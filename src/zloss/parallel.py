@@ -31,9 +31,16 @@ def gather_batch(
     whole batch.
 
     Args:
-        h: the hidden batch of this process.
-        target: its targets.
-        group: the process group; the default one where none is given.
+        h: the hidden batch of this process, (B, H).
+        target: its targets, (B,) or (B, K).
+        group: the process group; by default the one that holds all processes.
+
+    Returns:
+        The hidden batch (n B, H) and the targets (n B,) or (n B, K) of n processes.
+
+    >>> h, target = gather_batch(torch.randn(4, 8), torch.tensor([1, 2, 3, 4]))     # a single process
+    >>> h.shape, target
+    (torch.Size([4, 8]), tensor([1, 2, 3, 4]))
     """
     if not has_other_processes(group):
         return h, target

@@ -1,9 +1,12 @@
-"""The arithmetic of exact updates: which dtypes it runs in, and shelter from settings that would coarsen it.
+"""The arithmetic of exact updates: its dtypes, and contexts that keep coarser settings of torch away from it.
 
-Three dtypes meet in a factored layer. The **weights** V are float32 or float64, as asked. The small H x H **state** is
-float64, because a step changes it by as little as one part in C: in float32 such changes would be rounded away, step
-after step in the same direction. **Products** may still run in float32, where that is faster: they compute the *change*
-of the state, which the state then adds up, so their rounding is relative to the change.
+A factored layer uses three dtypes:
+
+- The **weights** V are float32 or float64, as the user asks.
+- The small H x H **state** is float64, because a step may change it by only one part in C. Float32 would round such
+  changes away, at every step in the same direction.
+- **Products** may be float32 where that is faster. They compute the *change* of the state, and the state adds the
+  changes up. So their rounding errors are relative to the change.
 """
 
 from collections.abc import Iterator
@@ -16,19 +19,19 @@ from torch import Tensor
 # CUDA compute capabilities whose float64 matrix products run about as fast as float32 ones: P100, V100, A100, H100 and
 # H200, B200. Consumer cards run them at 1/32 or 1/64 of that speed.
 _FAST_FLOAT64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
-# Those whose TF32 products are many times as fast as float32 ones: A100, H100 and H200, B200.
+# Capabilities whose TF32 products are many times as fast as float32 ones: A100, H100 and H200, B200.
 _FAST_TF32 = {(8, 0), (9, 0), (10, 0)}
 _WITHOUT_FLOAT64 = {"mps"}
 _BEYOND_TF32 = 2**13 - 1  # bits of a float32 that TF32 does not have
 
 
 def finest_dtype(device: torch.device) -> torch.dtype:
-    """Float64 wherever the device has it."""
+    """Return float64, or float32 for a device without float64."""
     return torch.float32 if device.type in _WITHOUT_FLOAT64 else torch.float64
 
 
 def default_product_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
-    """Float64 where its products cost no more, else the dtype of the weights."""
+    """Return float64 if its products cost no more on this device, else the dtype of the weights."""
     if device.type == "cuda" and torch.cuda.get_device_capability(device) in _FAST_FLOAT64:
         return torch.float64
     return dtype
@@ -37,7 +40,7 @@ def default_product_dtype(device: torch.device, dtype: torch.dtype) -> torch.dty
 def check_dtypes(
     dtype: torch.dtype, state_dtype: torch.dtype | None, product_dtype: torch.dtype | None
 ) -> None:
-    """Refuse what cannot hold small updates, and state or products that are coarser than the weights."""
+    """Refuse dtypes that cannot hold small updates, and a state or products that are coarser than the weights."""
     for name, value in (
         ("dtype", dtype),
         ("state_dtype", state_dtype),
@@ -53,15 +56,16 @@ def check_dtypes(
 
 
 def splits_pay(tensor: Tensor) -> bool:
-    """Whether a float32 product is faster as one of thrice the length in TF32: see `tf32_parts`."""
+    """Return True if a float32 product with this tensor is faster as three TF32 products: see `tf32_parts`."""
     is_float32_on_gpu = tensor.is_cuda and tensor.dtype == torch.float32
     return is_float32_on_gpu and torch.cuda.get_device_capability(tensor.device) in _FAST_TF32
 
 
 def tf32_parts(x: Tensor) -> tuple[Tensor, Tensor]:
-    """`x = high + low`, where TF32 holds `high` as it is and `low` to 11 bits, so to 2^-21 of x.
+    """Split float32 numbers as `x = high + low`.
 
-    So `a @ b` in float32 is `a_high @ b_high + a_high @ b_low + a_low @ b_high`, all of them in TF32.
+    TF32 holds `high` exactly, and `low` to 11 bits, which is 2^-21 of x. So `a @ b` in float32 equals
+    `a_high @ b_high + a_high @ b_low + a_low @ b_high`, with all three products in TF32.
     """
     high = (x.view(torch.int32) & ~_BEYOND_TF32).view(torch.float32)
     return high, x - high
@@ -69,7 +73,7 @@ def tf32_parts(x: Tensor) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def tf32_products(wanted: bool = True) -> Iterator[None]:
-    """Matrix products on a GPU in TF32 where that is wanted, and as they would be otherwise."""
+    """Run matrix products on a GPU in TF32, if `wanted`."""
     switches: Any = torch.backends
     has_new_switch = hasattr(
         switches, "fp32_precision"
@@ -91,9 +95,9 @@ def tf32_products(wanted: bool = True) -> Iterator[None]:
 
 @contextmanager
 def exact_products(device_type: str) -> Iterator[None]:
-    """Matrix products in the dtype of their operands: no autocast, no TF32, no bfloat16 short cuts.
+    """Run matrix products in the dtype of their operands: no autocast, no TF32, no bfloat16 short cuts.
 
-    A user may well want those for the rest of the network; an update that is to be exact cannot use them.
+    A user may well want these for the rest of the network. An exact update cannot use them.
     """
     no_autocast = (
         nullcontext() if device_type == "meta" else torch.autocast(device_type, enabled=False)

@@ -1,4 +1,4 @@
-"""Spherical statistics: all that a loss of the spherical family sees of the C pre-activations of an example.
+"""Spherical statistics: the few numbers through which a spherical loss depends on the C activations of an example.
 
 A loss is *spherical* when it depends on the pre-activations `o = W h` only through
 
@@ -6,17 +6,13 @@ A loss is *spherical* when it depends on the pre-activations `o = W h` only thro
     their sum                      s = sum_i o_i
     the sum of their squares       q = sum_i o_i^2
 
-`SphericalStats` is the narrow waist between the two halves of the library: losses are small functions *of* it, output
-layers are ways to *obtain* it, and neither knows the other. A dense layer obtains it from logits in O(C H) per example;
-`zloss.FactoredLinear` obtains it in O(H^2) and never forms a logit.
+`SphericalStats` is the narrow waist between the two halves of the library. Losses are small functions *of* it. Output
+layers are ways to *obtain* it. Neither half imports the other. A dense layer obtains it from logits in O(C H) per
+example. `zloss.FactoredLinear` obtains it in O(H^2) and never forms a logit.
 
-Inside, the sum and the sum of squares are kept as the mean and the sum of squared deviations (`scatter`), because
-`q / C - mean^2` cancels catastrophically when the mean dominates, and the centred Gram matrix of a factored layer gives
-the scatter directly.
-
->>> stats = SphericalStats.from_logits(torch.tensor([[1.0, 2.0, 6.0]]), torch.tensor([2]))
->>> stats.target, stats.sum, stats.sumsq
-(tensor([6.]), tensor([9.]), tensor([41.]))
+Inside, the sum and the sum of squares are kept as the mean and the sum of squared deviations, called `scatter`. The
+reason is that `q / C - mean^2` cancels catastrophically when the mean dominates. Also, the centred Gram matrix of a
+factored layer gives the scatter directly.
 
 Shape letters: B examples, K targets per example, C classes.
 """
@@ -35,9 +31,13 @@ class SphericalStats:
         sum: sum of all C activations of each example, (B,).
         sumsq: sum of their squares, (B,).
         num_classes: C.
-        valid: which targets count, a bool tensor of the shape of `target`; all of them when None.
+        valid: the targets that count, a bool tensor of the shape of `target`; None if all count.
 
     Prefer `from_logits` or `from_moments`, which do not lose the variance to cancellation.
+
+    >>> stats = SphericalStats.from_logits(torch.tensor([[1.0, 2.0, 6.0]]), torch.tensor([2]))
+    >>> stats.target, stats.sum, stats.sumsq
+    (tensor([6.]), tensor([9.]), tensor([41.]))
     """
 
     __slots__ = (
@@ -55,10 +55,8 @@ class SphericalStats:
     scatter: Tensor  # (B,) sum of squared deviations from the mean
     num_classes: int
     valid: Tensor  # as target, bool
-    once_differentiable: (
-        bool  # whoever made them has a first derivative only: a loss needs no second one
-    )
-    ignore_index: int | None  # the target that whoever made them ignored, if that is known
+    once_differentiable: bool  # the layer has first derivatives only: a loss needs no second ones
+    ignore_index: int | None  # the target that the layer has ignored, if that is known
 
     def __init__(
         self,
@@ -85,11 +83,22 @@ class SphericalStats:
         once_differentiable: bool = False,
         ignore_index: int | None = None,
     ) -> "SphericalStats":
-        """Statistics from the mean and the sum of squared deviations, which lose nothing to cancellation.
+        """Return statistics from the mean and the sum of squared deviations, which lose nothing to cancellation.
 
-        Say `once_differentiable=True` where they are the output of a function that has no second derivative: a loss may
-        then compute its own first derivatives by the way, in fewer launches. With `ignore_index`, which `valid` comes
-        from, a loss that was told to ignore another target can say so.
+        Args:
+            target: activations of the targets, (B,) or (B, K).
+            mean: mean of all C activations of each example, (B,).
+            scatter: sum of their squared deviations from the mean, (B,).
+            num_classes: C.
+            valid: the targets that count, a bool tensor of the shape of `target`; None if all count.
+            once_differentiable: True if these tensors come from a function without second derivatives. A loss may then
+                compute its first derivatives together with its value, in fewer launches.
+            ignore_index: the target that the layer has ignored. A loss with another `ignore_index` refuses the
+                statistics.
+
+        >>> stats = SphericalStats.from_moments(torch.tensor([6.0]), torch.tensor([3.0]), torch.tensor([14.0]), 3)
+        >>> stats.sum, stats.sumsq
+        (tensor([9.]), tensor([41.]))
         """
         _check_shapes(target, mean, scatter, num_classes, valid)
         stats = cls.__new__(cls)
@@ -104,7 +113,13 @@ class SphericalStats:
         *,
         ignore_index: int = IGNORE_INDEX,
     ) -> "SphericalStats":
-        """The dense definition. Half-precision logits are summed in float32."""
+        """Return the statistics of dense logits, which is their definition. Sums of half-precision logits are float32.
+
+        Args:
+            logits: the activations of all classes, (B, C).
+            target: class indices, (B,) or (B, K).
+            ignore_index: the target that counts for nothing.
+        """
         logits = checked_logits(logits)
         targets = checked_targets(target, logits.shape[0], logits.shape[1], ignore_index)
         mean, scatter = mean_and_scatter(logits)
@@ -131,22 +146,22 @@ class SphericalStats:
 
     @property
     def sum(self) -> Tensor:  # (B,)
-        """Sum of all activations of each example."""
+        """The sum of all activations of each example."""
         return self.mean * self.num_classes
 
     @property
     def sumsq(self) -> Tensor:  # (B,)
-        """Sum of the squares of all activations of each example."""
+        """The sum of the squares of all activations of each example."""
         return self.scatter + self.num_classes * self.mean.square()
 
     @property
     def variance(self) -> Tensor:  # (B,)
-        """Variance of the activations of each example, with denominator C as in the paper."""
+        """The variance of the activations of each example, with denominator C as in the paper."""
         return self.scatter / self.num_classes
 
     @property
     def z(self) -> Tensor:  # as target
-        """Z-normalised activations of the targets, `(o_t - mean) / std`; 0 where all activations are equal."""
+        """The Z-normalised activations of the targets, `(o_t - mean) / std`; 0 where all activations are equal."""
         return z_normalize(self.target, self.mean, self.variance)
 
     def per_row(self, vector: Tensor) -> Tensor:
@@ -188,9 +203,9 @@ def _check_shapes(
 
 
 def checked_logits(logits: Tensor) -> Tensor:  # (B, C) -> (B, C)
-    """The logits in float32 at least: half precision is for products, not for sums over classes.
+    """Return the logits in float32 at least: half precision is for products, not for sums over classes.
 
-    Refuses what is not a (B, C) tensor of floating-point logits with at least two classes.
+    Refuses anything but a (B, C) tensor of floating-point logits with at least two classes.
     """
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
         got = f"dtype {logits.dtype}" if isinstance(logits, Tensor) else type(logits).__name__
@@ -201,9 +216,9 @@ def checked_logits(logits: Tensor) -> Tensor:  # (B, C) -> (B, C)
 
 
 def mean_and_scatter(logits: Tensor) -> tuple[Tensor, Tensor]:  # (B, C) -> (B,), (B,)
-    """Mean and sum of squared deviations of each row."""
+    """Return the mean and the sum of squared deviations of each row."""
     mean = logits.mean(1)
-    mean = mean + (logits - mean[:, None]).mean(1)  # what rounding left over, which grows with C
+    mean = mean + (logits - mean[:, None]).mean(1)  # correct the rounding error, which grows with C
     return mean, (logits - mean[:, None]).square().sum(1)
 
 
@@ -212,10 +227,10 @@ def z_normalize(
     mean: Tensor,  # (B,)
     variance: Tensor,  # (B,)
 ) -> Tensor:
-    """`(values - mean) / std`, and 0 with zero gradient on rows without spread.
+    """Return `(values - mean) / std`, and 0 with zero gradient on rows without spread.
 
-    A row counts as having no spread when its standard deviation is no larger than the rounding error of its mean: what
-    is left there is noise, which division would blow up.
+    A row has no spread if its standard deviation is no larger than the rounding error of its mean. Such a deviation
+    is noise, and division would blow it up.
     """
     info = torch.finfo(variance.dtype)
     noise = (4 * info.eps * mean.detach()).square().clamp_min(info.tiny)

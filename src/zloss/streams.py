@@ -1,6 +1,6 @@
-"""CUDA streams: whether a graph is being recorded on one, whether the host may wait, and branches of a graph.
+"""CUDA streams: is a graph being recorded, may the host wait, and branches of a graph.
 
-Nothing here has a state of its own: torch is asked every time.
+This module keeps no state: it asks torch every time.
 """
 
 from collections.abc import Iterator
@@ -14,12 +14,12 @@ _ERROR = 2  # torch's sync debug mode in which an operation that waits for the d
 
 
 def is_capturing() -> bool:
-    """Return whether operations on the current stream are recorded instead of run."""
+    """Return True while operations on the current stream are recorded instead of run."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def must_not_wait() -> bool:
-    """Return whether the host must not wait for the device: during a capture, and during its rehearsal.
+    """Return True while the host must not wait for the device: during a capture, and during its rehearsal.
 
     Operations of a rehearsal do run. Code that depends on this difference asks `is_capturing` instead.
     """
@@ -27,7 +27,7 @@ def must_not_wait() -> bool:
 
 
 def waiting_is_an_error() -> bool:
-    """Return whether torch refuses operations that wait for the device, as in a rehearsal."""
+    """Return True while torch refuses operations that wait for the device, as in a rehearsal."""
     return torch.cuda.is_initialized() and torch.cuda.get_sync_debug_mode() == _ERROR
 
 

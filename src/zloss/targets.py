@@ -1,8 +1,10 @@
 """Class targets, checked once and brought into one shape.
 
-Everything that takes targets (dense losses, output layers, rankings) takes the same ones: shape `(B,)` for one target
-per example or `(B, K)` for K, of any integer type, where `ignore_index` marks a target that counts for nothing.
-Ragged lists of targets become rectangular by padding with `ignore_index`.
+Dense losses, output layers and rankings all take targets of the same form. The shape is `(B,)` for one target per
+example, or `(B, K)` for K targets. The dtype is any integer type. An entry equal to `ignore_index` counts for nothing.
+To make ragged lists of targets rectangular, pad them with `ignore_index`.
+
+Shape letters: B examples, K targets per example.
 """
 
 from dataclasses import dataclass, replace
@@ -11,14 +13,23 @@ import torch
 from torch import Tensor
 
 IGNORE_INDEX = -100
-# Of more classes than that nobody has as many targets as there are classes: such a matrix is multi-hot.
+# With more classes than this, a matrix with one column per class is multi-hot: no example has that many targets.
 _MOST_TARGETS = 1000
 _OF_MULTI_HOT = "of a multi-hot matrix, give the classes of its ones, padded with ignore_index"
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Targets ready for indexing: ignored entries point at class 0 and are not `valid`."""
+    """Targets ready for indexing: ignored entries point at class 0 and are not `valid`.
+
+    >>> targets = parse_targets(torch.tensor([[3, -100], [1, 2]]), num_rows=2, num_classes=5, ignore_index=-100)
+    >>> targets.index, targets.valid
+    (tensor([[3, 0],
+            [1, 2]]), tensor([[ True, False],
+            [ True,  True]]))
+    >>> targets.mean(torch.tensor([[1.0, 50.0], [2.0, 4.0]]))       # over the valid targets of each example
+    tensor([1., 3.])
+    """
 
     index: Tensor  # (B, K) int64, every entry in [0, num_classes)
     valid: Tensor  # (B, K) bool
@@ -26,7 +37,7 @@ class Targets:
 
     @property
     def shape(self) -> torch.Size:
-        """(B, K)."""
+        """The shape (B, K) of the index."""
         return self.index.shape
 
     @property
@@ -42,11 +53,11 @@ class Targets:
         )
 
     def at(self, index: Tensor) -> "Targets":
-        """The same targets under other numbers."""
+        """Return the same targets under other numbers, such as positions in an order of the classes."""
         return replace(self, index=index)
 
     def without_padding(self) -> "Targets":
-        """For whoever takes them by rows: the valid ones first, in the columns that the fullest row needs.
+        """Return the targets with the valid ones first in each row, in as few columns as the fullest row needs.
 
         Waits for the device.
         """
@@ -59,7 +70,7 @@ class Targets:
         )
 
     def to_tensor(self, ignore_index: int) -> Tensor:  # (B,) or (B, K)
-        """Plain class indices again, for whoever knows nothing of this class."""
+        """Return plain class indices again, for losses from outside this library."""
         target = torch.where(self.valid, self.index, ignore_index)
         return target[:, 0] if target.shape[1] == 1 else target
 
@@ -67,7 +78,13 @@ class Targets:
 def parse_targets(target: Tensor, num_rows: int, num_classes: int, ignore_index: int) -> Targets:
     """Check shape and dtype of `target` and separate indices from padding, without waiting for the device.
 
-    A value that is no class is clamped and reported through `out_of_range`, for the caller to read when it suits.
+    A value outside of the range of the classes is clamped. It sets `out_of_range`, which the caller reads later.
+
+    Args:
+        target: class indices, (B,) or (B, K).
+        num_rows: B.
+        num_classes: the number of classes.
+        ignore_index: the target that counts for nothing.
 
     >>> parse_targets(torch.tensor([2, -100]), num_rows=2, num_classes=3, ignore_index=-100).valid
     tensor([[ True],
@@ -83,7 +100,7 @@ def parse_targets(target: Tensor, num_rows: int, num_classes: int, ignore_index:
 def target_columns(
     target: Tensor, num_rows: int, num_classes: int
 ) -> Tensor:  # (B,) or (B, K) -> (B, K) int64
-    """Check shape and dtype of `target`, and bring it into one of each."""
+    """Return `target` as int64 of shape (B, K), after a check of its shape and dtype."""
     if not isinstance(target, Tensor):
         raise ValueError(f"target must be a tensor of class indices, got {type(target).__name__}")
     if target.is_nested:
@@ -112,9 +129,9 @@ def target_columns(
 def checked_targets(
     target: Tensor | Targets, num_rows: int, num_classes: int, ignore_index: int
 ) -> Targets:
-    """`parse_targets`, and `ValueError` at once for a value that is no class. Waits for the device.
+    """Parse targets like `parse_targets`, but raise `ValueError` at once for a value that is out of range.
 
-    `Targets` pass through: whoever parsed them has dealt with such values.
+    Waits for the device. `Targets` pass through: the code that parsed them has dealt with such values.
     """
     if isinstance(target, Targets):
         return target
@@ -127,5 +144,5 @@ def checked_targets(
 
 
 def out_of_range_message(what: str, num_classes: int) -> str:
-    """The one sentence for a target that is no class."""
+    """Return the message for a target outside of the range of the classes."""
     return f"{what} is out of range: expected 0 <= target < {num_classes}, or the ignore_index"

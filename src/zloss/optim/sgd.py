@@ -1,27 +1,26 @@
-"""SGD on factored layers and on row-sparse gradients, and clipping of all of them together."""
+"""Plain SGD on factored layers, and on parameters with row-sparse gradients."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, overload
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from zloss import kernels
 from zloss.layers import FactoredLinear
-from zloss.layers.gradient import GradientMark, RecordedGradient
-from zloss.precision import finest_dtype
+from zloss.layers.gradient import RecordedGradient
 
-# Options that torch's schedulers keep in a group, which a resumed schedule needs there; and a name for logs.
+# Options that torch's schedulers keep in a group and need there when they resume, and a name for logs.
 _NOTES = {"initial_lr", "max_lr", "min_lr", "swa_lr", "name"}
-# Options in a state dict of another optimizer that we must not ignore; others mean nothing without these.
+# Options in the state dict of another optimizer that we must not ignore. Its other options mean nothing without these.
 _FOREIGN_OPTIONS = {"momentum", "nesterov", "maximize", "betas", "weight_decay"}
 
 
 class PlainSGD(Optimizer):
-    """`parameter -= lr * gradient` in some form, group by group."""
+    """An optimizer that does `parameter -= lr * gradient` in some form, group by group."""
 
     options: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
     _instead: ClassVar[str] = "the optimizers of torch.optim have others"
@@ -33,7 +32,7 @@ class PlainSGD(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Take the step of every gradient that is there. A factored layer uses its own up."""
+        """Take a step with every gradient that exists. The step uses up the recorded gradient of a factored layer."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -51,7 +50,7 @@ class PlainSGD(Optimizer):
         super().add_param_group(param_group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the options; also those of a `torch.optim.SGD`, unless it used some that are missing here."""
+        """Load the options. The state of a `torch.optim.SGD` will do, unless it uses options that are missing here."""
         foreign = _FOREIGN_OPTIONS.difference(self.options)
         for group in state_dict["param_groups"]:
             self._refuse(name for name, value in group.items() if name in foreign and value)
@@ -75,33 +74,36 @@ class PlainSGD(Optimizer):
 
 
 class FactoredSGD(PlainSGD):
-    """Plain SGD on factored layers: exactly the steps of `torch.optim.SGD` on the dense weights they stand for.
+    """Plain SGD on factored layers: exactly the steps of `torch.optim.SGD` on the dense weights of the layers.
 
-    Use it beside an ordinary optimizer for the rest of the network. Learning-rate schedulers work as usual; those that
-    cycle momentum too, `OneCycleLR` and `CyclicLR`, with `cycle_momentum=False`. Momentum and adaptive rates would need
-    a dense gradient and do not exist here.
+        W = W - lr * (dL/dW + weight_decay * W)
 
-    `scaler.step(optimizer)` of a `torch.amp.GradScaler` divides the recorded gradients by the scale and takes the step,
-    or takes none and drops them where one has a NaN or an infinity. The scale itself follows the gradients of the
-    ordinary optimizer, which are not finite either where these are not; `scaler.update()` has to have one. To clip in
-    between, see `unscale_`.
+    Use it beside an ordinary optimizer for the rest of the network. Learning-rate schedulers work as usual. Give
+    `OneCycleLR` and `CyclicLR`, which can cycle momentum too, `cycle_momentum=False`. Momentum and adaptive rates would
+    need a dense gradient and do not exist here.
+
+    Under a `torch.amp.GradScaler`, `scaler.step(optimizer)` divides the recorded gradients by the scale and takes the
+    step. If one has a NaN or an infinity, it drops all of them and takes no step. `scaler.update()` needs the gradients
+    of an ordinary optimizer beside these: the scale follows them. To clip in between, see `unscale_`.
 
     Args:
-        layers: a layer, several, or parameter groups `{"layers": [...], "lr": ...}`.
-        lr: learning rate.
-        weight_decay: L2 penalty, added to the gradient as `weight_decay * W`.
-        others: what other optimizers have, momentum for instance, is refused with a word on what to do.
+        layers: a layer, several layers, or parameter groups `{"layers": [...], "lr": ...}`.
+        lr: the learning rate.
+        weight_decay: the L2 penalty, added to the gradient as `weight_decay * W`.
+        others: options of other optimizers, such as momentum. They are refused, with advice on what to use instead.
 
     >>> layer = zloss.FactoredLinear(8, 1000)
     >>> optimizer = FactoredSGD(layer, lr=0.5)
     >>> scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=10)
+    >>> zloss.ZLoss(a=0.1, b=10)(layer(torch.randn(4, 8), torch.tensor([1, 2, 3, 4]))).backward()
+    >>> optimizer.step()
+    >>> scheduler.step()
     """
 
     _instead = "momentum and adaptive rates need a dense gradient, which GramLinear under an ordinary optimizer has"
-    _step_supports_amp_scaling = (
-        True  # asks GradScaler for the two below, which are there while it calls `step`
-    )
-    grad_scale: Tensor | None  # None where its own `unscale_` was called
+    # Asks GradScaler for the two attributes below. They exist while it calls `step`.
+    _step_supports_amp_scaling = True
+    grad_scale: Tensor | None  # None if `GradScaler.unscale_` was called
     found_inf: Tensor | int
 
     def __init__(
@@ -155,7 +157,7 @@ class FactoredSGD(PlainSGD):
     def unscale_(self, scaler: GradScaler) -> None:
         """Divide the recorded gradients by the scale, to clip them; `scaler.step(optimizer)` does not do it again.
 
-        To be called in the place of `scaler.unscale_(optimizer)`, which finds nothing to divide.
+        Call it in the place of `scaler.unscale_(optimizer)`, which finds nothing to divide.
 
         >>> layer = zloss.FactoredLinear(8, 1000)
         >>> optimizer, scaler = FactoredSGD(layer, lr=0.5), torch.amp.GradScaler("cpu")
@@ -174,13 +176,14 @@ class FactoredSGD(PlainSGD):
             else:
                 super()._descend_all()
         except Exception:
-            # GradScaler forgets them only after a step that was not refused, and would multiply the next scale by this.
+            # GradScaler removes these attributes only after a successful step. The next scale would be multiplied by
+            # the old one.
             for name in ("grad_scale", "found_inf"):
                 vars(self).pop(name, None)
             raise
 
     def _is_to_skip(self) -> bool:
-        """Undo the scaling of a GradScaler that calls this step, and say whether it wants it skipped."""
+        """Undo the scaling of a GradScaler that calls this step, and return True if the step must be skipped."""
         if not hasattr(self, "grad_scale"):
             return False
         if self.grad_scale is not None:
@@ -199,7 +202,7 @@ class FactoredSGD(PlainSGD):
             layer.unscale_grad_(scale)
 
     def _scaled(self) -> Iterator[FactoredLinear]:
-        """The layers with a recorded gradient that is still multiplied by the scale of a GradScaler."""
+        """Yield the layers with a recorded gradient that is still multiplied by the scale of a GradScaler."""
         for layer in self._layers.values():
             if layer.recorded_gradient() is not None and not layer.is_grad_unscaled:
                 yield layer
@@ -213,7 +216,7 @@ class FactoredSGD(PlainSGD):
             layer.zero_grad()
 
     def __getstate__(self) -> dict[str, Any]:
-        # Torch names what a copy of an optimizer has; without its layers this one could not step.
+        # Torch copies named attributes only. Without its layers a copy could not step.
         return super().__getstate__() | {"_layers": self._layers}
 
 
@@ -226,15 +229,21 @@ def _listed(layers: Any) -> list[Any]:
 
 
 class RowSGD(PlainSGD):
-    """Plain SGD on parameters whose gradients may be row-sparse: `torch.optim.SGD(parameters, lr)`, made for them.
+    """Plain SGD for parameters with row-sparse gradients: the steps of `torch.optim.SGD(parameters, lr)`.
 
-    A coalesced sparse gradient, like that of `HierarchicalSoftmax`, is added on a GPU in one pass over its rows, twice
-    as fast as torch's own addition. One of float32 with repeated rows, like that of `nn.Embedding(sparse=True)`, takes
-    one pass too, with the sums of such rows in no fixed order; not where torch is asked for deterministic algorithms.
-    Others go torch's way.
+    On a GPU, one pass over the rows adds a coalesced sparse gradient, such as the one of `HierarchicalSoftmax`. That is
+    twice as fast as torch's own addition. One pass also adds a float32 gradient with repeated rows, such as the one of
+    `nn.Embedding(sparse=True)`. The sums of repeated rows are then taken in no fixed order, so this way is not used if
+    torch is set to deterministic algorithms. All other gradients are added by torch.
+
+    Args:
+        params: parameters, or parameter groups `{"params": [...], "lr": ...}`.
+        lr: the learning rate.
 
     >>> head = zloss.HierarchicalSoftmax(8, 100)
     >>> optimizer = RowSGD(head.parameters(), lr=0.1)
+    >>> head(torch.randn(4, 8), torch.tensor([1, 2, 3, 4])).backward()
+    >>> optimizer.step()
     """
 
     options = ("lr",)
@@ -261,7 +270,7 @@ def _suits_kernel(parameter: Tensor, grad: Tensor) -> bool:
     is_plain = (
         parameter.dim() == 2 and parameter.is_contiguous() and parameter.dtype != torch.float64
     )
-    if not grad.is_coalesced():  # repeated rows are added by atomic additions
+    if not grad.is_coalesced():  # repeated rows need atomic additions
         is_plain &= (
             parameter.dtype == torch.float32 and not torch.are_deterministic_algorithms_enabled()
         )
@@ -271,74 +280,6 @@ def _suits_kernel(parameter: Tensor, grad: Tensor) -> bool:
         and parameter.device.type == "cuda"
         and kernels.available()
     )
-
-
-@torch.no_grad()
-def clip_grad_norm_(
-    params_and_layers: nn.Module | Tensor | Iterable[Tensor | nn.Module],
-    max_norm: float,
-    *,
-    error_if_nonfinite: bool = False,
-) -> Tensor:
-    """Clip the gradients of ordinary parameters and of factored layers by their one common 2-norm.
-
-    Does for a network with a factored layer what `torch.nn.utils.clip_grad_norm_` does for its dense twin: the norm of
-    the factored gradient is that of the full C x H matrix.
-
-    Args:
-        params_and_layers: parameters and modules in any mix; a module stands for all that it contains.
-        max_norm: the norm to clip to.
-        error_if_nonfinite: raise when the norm is NaN or infinite, before anything is scaled.
-
-    Returns:
-        The norm before clipping.
-    """
-    if not max_norm > 0:
-        raise ValueError(f"max_norm must be > 0, got {max_norm}")
-    parameters, layers = _parameters_and_layers(params_and_layers)
-    grads = [p.grad for p in parameters if p.grad is not None]
-    device = grads[0].device if grads else layers[0].V.device if layers else torch.device("cpu")
-    norms = [_entries(grad).norm(dtype=finest_dtype(grad.device)) for grad in grads]
-    norms += [layer.grad_norm() for layer in layers]
-    norms = norms or [torch.zeros((), device=device)]
-    total: Tensor = torch.stack([norm.to(device, finest_dtype(device)) for norm in norms]).norm()
-    if error_if_nonfinite and not total.isfinite():
-        raise ValueError(f"the norm of the gradients is {total.item()}: nothing was clipped")
-    factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
-    for grad in grads:
-        grad.mul_(factor.to(grad.device, grad.dtype))
-    for layer in layers:
-        layer.scale_grad_(factor.to(layer.U.device, layer.U.dtype))
-    return total
-
-
-def _entries(grad: Tensor) -> Tensor:
-    """All entries of a gradient that may differ from zero, each once."""
-    return grad.coalesce().values() if grad.is_sparse else grad
-
-
-def _parameters_and_layers(given: Any) -> tuple[list[Tensor], list[FactoredLinear]]:
-    parameters: dict[Tensor, None] = {}
-    layers: dict[FactoredLinear, None] = {}
-    for item in [given] if isinstance(given, Tensor | nn.Module) else given:
-        if isinstance(item, nn.Module):
-            parameters |= dict.fromkeys(item.parameters())
-            layers |= {
-                module: None for module in item.modules() if isinstance(module, FactoredLinear)
-            }
-        elif isinstance(item, Tensor):
-            parameters[item] = None
-        else:
-            raise ValueError(f"expected parameters and modules, got {type(item).__name__}")
-    marks = {layer.gradient_mark for layer in layers}  # which stand for gradients and are none
-    if any(
-        isinstance(p, GradientMark) and p.grad is not None and p not in marks for p in parameters
-    ):
-        raise ValueError(
-            "these are parameters of a FactoredLinear, whose gradient is no .grad: give the module itself, as in "
-            "clip_grad_norm_(model, max_norm)"
-        )
-    return [parameter for parameter in parameters if parameter not in marks], list(layers)
 
 
 def _check_rates(group: dict[str, Any]) -> None:
