@@ -9,7 +9,9 @@ from torch import Tensor
 import zloss
 from zloss import kernels
 from zloss.layers.gradient import RecordedGradient
-from zloss.layers.update import exact_step, subtract_rows_
+from zloss.layers.matrix import FactoredMatrix
+from zloss.layers.storage import InMemory
+from zloss.layers.update import exact_step
 
 pytestmark = [
     pytest.mark.skipif(not kernels.available(), reason="triton is not installed"),
@@ -198,7 +200,8 @@ def test_step(
     before = case.layer.factors()
     expected = exact_step(before, case.record, LR, DECAY, CLASSES)
     V = case.layer.V.detach().clone()
-    subtract_rows_(V, case.record, expected.rows, LR)
+    matrix = FactoredMatrix(InMemory(V), case.layer.factors(), V.dtype)
+    matrix.subtract_rows_(case.record, expected.rows, LR)
     (new_V, *factors), report = step(case)
     assert error(new_V - case.layer.V, V - case.layer.V) <= FLOAT32
     for old, new, right in zip(before, factors, expected.factors, strict=True):

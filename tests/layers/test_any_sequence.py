@@ -1,4 +1,4 @@
-"""Whatever a user does to a layer, in whatever order, it stays the dense layer: hypothesis chooses the order."""
+"""Random sequences of uses: a layer stays equal to the dense layer through all of them. Hypothesis chooses them."""
 
 import copy
 import warnings

@@ -1,4 +1,4 @@
-"""What a step costs: operations that do not depend on the number of classes, and memory for one layer."""
+"""The cost of a step: operations that do not depend on the number of classes, and memory for one layer."""
 
 import copy
 import subprocess

@@ -1,4 +1,4 @@
-"""V and its factors in the hands of others: what can be seen is taken or refused, and never computed with."""
+"""Foreign writes to V and its factors are taken over or refused, wherever they can be seen."""
 
 import copy
 import pickle

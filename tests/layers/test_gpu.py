@@ -1,4 +1,4 @@
-"""What is particular to a GPU: nothing waits for the device, and faults are found there and reported later."""
+"""Behaviour on a GPU: nothing waits for the device, and faults are found there and reported later."""
 
 import pytest
 import torch

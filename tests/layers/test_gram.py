@@ -43,7 +43,7 @@ def assert_equal_layers(
 ) -> None:
     pairs = zip(results(loss, gram, h, target), results(loss, dense, h, target), strict=True)
     for ours, expected in pairs:
-        # float64, and sums of some dozen terms of size 1. A gradient may be zero but for rounding.
+        # float64, and sums of some dozen terms of size 1. A gradient may be zero up to rounding.
         torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-13)
 
 

@@ -1,4 +1,4 @@
-"""Where torch's machinery ends at a factored layer, it says so; nothing comes out as zeros, or half trained."""
+"""Limits of torch's machinery at a factored layer: each is a clear error, and no result is silently zero."""
 
 from collections.abc import Callable
 

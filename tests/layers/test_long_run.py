@@ -17,5 +17,5 @@ def test_a_long_run_in_float32(device: torch.device) -> None:
     assert factored["weight_error"] <= 1e-4
     assert factored["largest_loss_error"] <= 1e-5
     # Dense float32 SGD rounds every weight on every step. The factored layer rounds the rows it touches, and all of
-    # them at a refactor, amplified by a condition of at most 10: it may be no worse by more than that.
+    # them at a refactor. A condition of at most 10 amplifies that, so the error may be 10 times as large.
     assert factored["weight_error"] <= 10 * dense["weight_error"] + 1e-6

@@ -40,12 +40,12 @@ class DenseLinear(Predicting, nn.Module):
 
     @property
     def in_features(self) -> int:
-        """H."""
+        """The width H of the hidden layer."""
         return self.linear.in_features
 
     @property
     def num_classes(self) -> int:
-        """C."""
+        """The number of classes, C."""
         return self.linear.out_features
 
     def forward(self, h: Tensor, target: Tensor | Targets) -> SphericalStats:

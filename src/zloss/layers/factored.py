@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from zloss.inputs import check_hidden, check_same_device, check_sizes, with_bias_column
-from zloss.layers.backend import FactoredStatistics, Tape
 from zloss.layers.gradient import GradientMark, RecordedGradient
 from zloss.layers.limits import (
     export_error,
@@ -139,10 +138,9 @@ class FactoredLinear(Predicting, nn.Module):
         refuse_data_parallel(self, self.V)
         refuse_transforms()
         self.settle_foreign_writes()
-        tape = self._stepper.tape(self.matrix)
-        anchor = self._anchor(tape) if torch.is_grad_enabled() and self.V.requires_grad else None
-        scores, mean, scatter, valid = FactoredStatistics.apply(  # type: ignore[no-untyped-call]
-            h, anchor, target, self.ignore_index, tape
+        is_trained = torch.is_grad_enabled() and self.V.requires_grad
+        scores, mean, scatter, valid = self._stepper.statistics(
+            self.matrix, h, target, self.ignore_index, record=self.record if is_trained else None
         )
         return SphericalStats.from_moments(
             scores.reshape(target.shape),
@@ -153,15 +151,6 @@ class FactoredLinear(Predicting, nn.Module):
             once_differentiable=True,
             ignore_index=self.ignore_index,
         )
-
-    def _anchor(self, tape: Tape) -> Tensor:
-        """Return a leaf that autograd accumulates into exactly when it would into the weight of an `nn.Linear`.
-
-        So `loss.backward()` records, while `torch.autograd.grad(loss, h)` leaves the layer alone.
-        """
-        anchor = torch.empty(0, device=self.V.device, requires_grad=True)
-        anchor.register_post_accumulate_grad_hook(lambda _: self.record(tape.take()))
-        return anchor
 
     def record(self, gradient: RecordedGradient) -> None:
         """Add to the gradient that the next step will apply."""
@@ -196,7 +185,7 @@ class FactoredLinear(Predicting, nn.Module):
 
     @property
     def is_grad_unscaled(self) -> bool:
-        """Whether the recorded gradient has been divided by the scale of a GradScaler; see `unscale_grad_`."""
+        """True once the recorded gradient has been divided by the scale of a GradScaler; see `unscale_grad_`."""
         return self._stepper.pending.is_unscaled
 
     @torch.no_grad()
@@ -250,7 +239,8 @@ class FactoredLinear(Predicting, nn.Module):
     def adopt_rows(self) -> None:
         """Take what V holds now as W: after you have written weights of your own to it, to all of it.
 
-        Once the layer has stepped, other rows of V are no weights; before you write to some of them, `refactor()`.
+        Once the layer has stepped, rows of V are factors and not weights. Call `refactor()` before you write to some
+        of them.
         """
         self._stepper.adopt_rows_(self.matrix)
 
@@ -258,7 +248,7 @@ class FactoredLinear(Predicting, nn.Module):
     def settle_foreign_writes(self) -> None:
         """Take rows as W that others have written to V while it alone made up W; refuse what leaves no matrix.
 
-        An initialiser that goes through the parameters of a model means W, and knows nothing of factors.
+        An initialiser that goes through the parameters of a model takes V for W.
         """
         refuse_export()
         if not self._stepper.settles(self.matrix):
@@ -337,12 +327,12 @@ class FactoredLinear(Predicting, nn.Module):
 
     @property
     def waits_for_device(self) -> bool:
-        """Whether verdicts on batches and steps are read at once: always on a CPU, where that is free."""
+        """True where verdicts on batches and steps are read at once: always on a CPU, where that is free."""
         return self._stepper.waits(self.matrix)
 
     @property
     def uses_kernels(self) -> bool:
-        """Whether Triton does the work: where it can, unless `implementation` says otherwise."""
+        """True where Triton does the work: wherever it can, unless `implementation` says otherwise."""
         return self._stepper.uses_kernels(self.matrix)
 
     @property
@@ -352,7 +342,7 @@ class FactoredLinear(Predicting, nn.Module):
 
     @property
     def synchronous(self) -> bool:
-        """Whether the layer waits on a GPU for the verdict on every batch and step."""
+        """True where the layer waits on a GPU for the verdict on every batch and step."""
         return self._stepper.supervisor.synchronous
 
     @synchronous.setter
@@ -482,7 +472,7 @@ class FactoredLinear(Predicting, nn.Module):
         self._stepper.invalidate_copies(matrix)
 
     def _restore_mark(self) -> None:
-        """Make a new mark where torch has made a plain parameter of it, or where V has come to another device."""
+        """Make a new mark where torch has made a plain parameter of it, or where V is on another device now."""
         mark = self.gradient_mark
         if not isinstance(mark, GradientMark) or mark.device != self.V.device:
             mark = self.gradient_mark = GradientMark.like(self.V)

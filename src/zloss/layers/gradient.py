@@ -24,15 +24,15 @@ from torch import Tensor, nn
 from zloss.streams import is_capturing
 
 _FORGOTTEN_STEP = 100  # backward passes without a step before we suspect that there is no optimizer
-_MARK = 1e-20  # told from zero, and lost in any norm of gradients that it gets into
+_MARK = 1e-20  # not zero, and yet too small to change a norm of gradients that it is part of
 
 
 @dataclass(frozen=True)
 class RecordedGradient:
     """The record that one or several backward passes leave behind for the step.
 
-    Its tensors have the dtype of the layer's state, but for `hg` and `hu`. These have the dtype of products, and the
-    step computes in it. A record made by kernels may have the dtype of products throughout.
+    Its tensors have the dtype of the layer's state. Only `hg` and `hu` have the dtype of products, and the step
+    computes in it. A record made by kernels may have the dtype of products throughout.
     """
 
     h: Tensor  # (B, H) the batch

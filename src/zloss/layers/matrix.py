@@ -1,9 +1,8 @@
 """A C x H weight matrix held in factors: `W = V U + 1 omega^T`, with its mean row and its centred Gram matrix.
 
 `FactoredMatrix` ties the small H x H state to the storage of V and has no state of its own: it is made anew whenever
-somebody asks. Its parts make one matrix only while all of them fit. But to code that goes through the parameters and
-buffers of a model they are tensors like all others, to be initialised, averaged, loaded and replaced. `Integrity`
-notices that.
+somebody asks. Its parts make one matrix only while all of them fit. Code that goes through the parameters and buffers
+of a model does not know that. It may initialise, average, load or replace any of them. `Integrity` notices such writes.
 
 Shape letters: B rows of a batch, C classes, H width of the layer.
 """
@@ -164,7 +163,7 @@ class Integrity:
         self.version += 1
 
     def judge(self, matrix: FactoredMatrix) -> Writes:
-        """Say what others have written. Whatever makes one matrix is accepted by that, but for the version."""
+        """Say what others have written. Tensors that make one matrix are accepted here; the version stays."""
         now, looks = matrix.stamps(), self.is_unproven and not must_not_wait()
         if not matrix.rows.has_memory or (now == self.stamps and not looks):
             return Writes.NONE
@@ -209,7 +208,7 @@ def centred_moments(
 ) -> tuple[Tensor, Tensor]:  # (H,), (H, H)
     """Return the mean row and the Gram matrix of the rows without their mean, added up in `dtype`.
 
-    A `pivot` that is the mean but for rounding saves one of two passes over the rows.
+    A `pivot` that is the mean up to rounding saves one of two passes over the rows.
     """
     pivot = _mean_row(rows, dtype) if pivot is None else pivot.to(dtype)
     total, gram = torch.zeros_like(pivot), pivot.new_zeros(rows.width, rows.width)
@@ -234,8 +233,8 @@ def condition_of(U: Tensor, U_inv: Tensor) -> Tensor:  # ()
 
 
 def _mean_row(rows: Storage, dtype: torch.dtype) -> Tensor:  # (H,)
-    # Sums of differences from one row: a mean that dominates them all is not added up, so rows that are all alike have
-    # a Gram matrix of exactly zero.
+    # These are sums of differences from one row, so a mean that dominates all rows is not added up. Equal rows have a
+    # Gram matrix of exactly zero.
     first = rows.gather(torch.zeros(1, dtype=torch.long, device=rows.device))
     pivot = first[0].to(dtype)
     total = torch.zeros_like(pivot)

@@ -1,4 +1,4 @@
-"""What a trained layer is asked for: scores, best classes and ranks, the same way for every layer."""
+"""Predictions of a trained layer: scores, best classes and ranks, the same way for every layer."""
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
@@ -13,7 +13,10 @@ from zloss.targets import checked_targets
 
 
 class Predicting(ABC):
-    """The part of an output layer that follows from its scores. Nothing here has a gradient."""
+    """The contract of an output layer that predicts: it supplies `scores`, and all predictions follow from them.
+
+    Nothing here has a gradient.
+    """
 
     ignore_index: int
 
@@ -48,5 +51,5 @@ class Predicting(ABC):
 
 
 def _exact_products_of(h: Tensor) -> AbstractContextManager[None]:
-    """What is no tensor has no products: `scores` refuses it."""
+    """Return the context for exact products on the device of h. Anything but a tensor is refused later, by `scores`."""
     return exact_products(h.device.type) if isinstance(h, Tensor) else nullcontext()

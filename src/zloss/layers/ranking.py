@@ -1,7 +1,7 @@
 """Exact scores, top-k and ranks over all classes, in blocks of bounded memory.
 
-The rank of a class is **1 + the number of classes that score strictly higher**, so that equal scores share the better
-rank and the best class has rank 1.
+The rank of a class is **1 + the number of classes that score strictly higher**. So equal scores share the better rank,
+and the best class has rank 1.
 
 `Scores` stands for the B x C matrix of the scores of all classes and is evaluated piecewise. An output layer supplies
 `block`, `own`, `rows` and `in_blocks_of`; everything else follows. Making one should cost nothing: what is expensive
@@ -41,12 +41,12 @@ class Scores(ABC):
     @property
     @abstractmethod
     def num_rows(self) -> int:
-        """B."""
+        """The number of rows, B."""
 
     @property
     @abstractmethod
     def num_classes(self) -> int:
-        """C."""
+        """The number of classes, C."""
 
     @abstractmethod
     def block(self, start: int, stop: int) -> Tensor:  # (B, stop - start)
@@ -62,10 +62,10 @@ class Scores(ABC):
 
     @abstractmethod
     def in_blocks_of(self, width: int) -> "Scores":
-        """The same scores, for blocks of at most so many classes.
+        """The same scores, for blocks of at most `width` classes.
 
-        Libraries add up products of different shapes in different orders. So that equal weights score equally wherever
-        they stand, all products are then taken with the same number of columns.
+        Libraries add up products of different shapes in different orders. Equal weights should score equally in every
+        place. So all products are then taken with the same number of columns.
         """
 
     def all(self) -> Tensor:  # (B, C)
@@ -184,7 +184,7 @@ class LinearScores(Scores):
         return self._scores_of(self.keys[start:stop], bias)
 
     def own(self, classes: Tensor) -> Tensor:
-        """As few products as there can be at their width. Each has all rows, and of every column one score is used."""
+        # The fewest products at this width. Each has all rows, and one score of every column is used.
         width, columns = self.width or max(1, self.num_rows), classes.shape[1]
         row_of = torch.arange(self.num_rows, device=classes.device).repeat_interleave(columns)
         own = []
@@ -263,7 +263,7 @@ def _count_higher_(
 
 
 def _higher_by_search(scores: Tensor, own: Tensor) -> Tensor:  # (B, N), (B, K) -> (B, K)
-    """How many of the scores are higher: each finds its place among the targets, which takes log K comparisons."""
+    """Return how many scores are higher. Each finds its place among the targets by log K comparisons."""
     ordered, order = own.sort(1)
     places = torch.searchsorted(
         ordered, scores.contiguous()

@@ -1,8 +1,10 @@
 """The life of a factored weight matrix: passes, steps, refactors, writes of others, and faults.
 
-A `Stepper` puts the parts of a layer together: the gradient that waits, the backend that computes, the supervisor of
-faults, and the guard of the matrix against writes of others. The tensors belong to the module, which hands over the
-matrix at every call.
+A `Stepper` puts the parts of a layer together. These are the gradient that waits, the backend that computes, the
+supervisor of faults, and the guard against writes of others. The tensors belong to the module, which hands over the
+matrix at every call. `FactoredStatistics` is the autograd function of both passes.
+
+Shape letters: B rows, H width of the layer (with the bias column), K targets per row.
 """
 
 import warnings
@@ -10,10 +12,12 @@ from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import torch
+from torch import Tensor
 
 from zloss import kernels
-from zloss.layers.backend import Backend, Tape
-from zloss.layers.gradient import GradientMark, PendingGradient
+from zloss.layers.backend import Backend, Passed, Upstream
+from zloss.layers.gradient import GradientMark, PendingGradient, RecordedGradient
+from zloss.layers.limits import first_derivatives_only
 from zloss.layers.matrix import FactoredMatrix, Integrity, Writes
 from zloss.layers.supervisor import Conditioning, Fault, Health, Supervisor
 from zloss.layers.torch_backend import TorchBackend
@@ -25,7 +29,7 @@ Implementation = Literal["auto", "torch", "triton"]
 
 
 class Stepper:
-    """Everything about a factored weight matrix that changes from step to step, but for its tensors."""
+    """The changing state of a factored weight matrix, without its tensors."""
 
     def __init__(
         self,
@@ -51,9 +55,26 @@ class Stepper:
         self._backend: Backend | None = None
         self._is_stepped_in_capture = False
 
-    def tape(self, matrix: FactoredMatrix) -> Tape:
-        """Return what ties a forward pass to the weights as they are now."""
-        return Tape(matrix, self.backend(matrix), self.integrity)
+    def statistics(
+        self,
+        matrix: FactoredMatrix,
+        h: Tensor,  # (B, H), or one column less where there is a bias
+        target: Tensor,  # (B,) or (B, K)
+        ignore_index: int,
+        *,
+        record: Callable[[RecordedGradient], None] | None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # (B, K), (B,), (B,), (B, K)
+        """Return the target scores, means, scatters and valid targets of a batch, differentiable in h.
+
+        Where a backward pass would give a gradient to an ordinary weight, it calls `record`, if that is not None.
+        """
+        tape, anchor = Tape(matrix, self.backend(matrix), self.integrity), None
+        if record is not None:
+            anchor = torch.empty(0, device=matrix.rows.device, requires_grad=True)
+            anchor.register_post_accumulate_grad_hook(lambda _: record(tape.take()))
+        function: Any = FactoredStatistics.apply
+        scores, mean, scatter, valid = function(h, anchor, target, ignore_index, tape)
+        return scores, mean, scatter, valid
 
     def step_(self, matrix: FactoredMatrix, lr: float, weight_decay: float) -> None:
         """Take the SGD step of the recorded gradient and use it up."""
@@ -78,7 +99,7 @@ class Stepper:
         self.pending.use_up()
         self.integrity.accept(matrix)
 
-    def act_on(self, matrix: FactoredMatrix, report: torch.Tensor | None) -> None:
+    def act_on(self, matrix: FactoredMatrix, report: Tensor | None) -> None:
         """Refactor, or raise, when a report on an earlier step has come back from the device."""
         if report is None:
             return
@@ -97,7 +118,7 @@ class Stepper:
         self.pending.fit_refactored()
         self.integrity.accept(matrix, are_own=False)
 
-    def gradient_norm(self, matrix: FactoredMatrix) -> torch.Tensor:  # ()
+    def gradient_norm(self, matrix: FactoredMatrix) -> Tensor:  # ()
         """Return the Frobenius norm of the recorded gradient; 0 without any."""
         gradient, wbar = self.pending.gradient(), matrix.factors.wbar
         if gradient is None:
@@ -125,7 +146,7 @@ class Stepper:
     def settles_before_leaving(self, matrix: FactoredMatrix) -> bool:
         """Settle while there is a trace of what others wrote: a checkpoint, a copy and another place have none.
 
-        Tensors that make no matrix may leave all the same: they are refused where they are used.
+        Tensors that make no matrix may leave too. They are refused where they are used.
         """
         was_unproven = self.integrity.is_unproven
         settles = self.settles(matrix)
@@ -212,3 +233,76 @@ class Stepper:
     def __getstate__(self) -> dict[str, Any]:
         # A copy has no part in what this layer has under way on a device.
         return self.__dict__ | {"_backend": None}
+
+
+class Tape:
+    """Link from one forward pass to the weights it saw, and from its backward pass to its record."""
+
+    def __init__(self, matrix: FactoredMatrix, backend: Backend, integrity: Integrity) -> None:
+        self.matrix, self.backend = matrix, backend
+        self._integrity, self._version = integrity, integrity.version
+        self._record: RecordedGradient | None = None
+
+    def check_unchanged(self) -> None:
+        """Refuse a backward pass through weights that are gone."""
+        if self._integrity.version != self._version:
+            raise RuntimeError(
+                "the layer took a step, was refactored or got new weights between this forward pass and its backward "
+                "pass: run every backward before that"
+            )
+
+    def put(self, record: RecordedGradient) -> None:
+        """Leave the record of the backward pass."""
+        self._record = record
+
+    def take(self) -> RecordedGradient:
+        """Return the record of the backward pass, once."""
+        record, self._record = self._record, None
+        assert record is not None, "autograd accumulates after backward, which puts a record here"
+        return record
+
+
+class FactoredStatistics(torch.autograd.Function):
+    """`h -> (target scores, mean, scatter, valid)` of the activations `h @ (V U + 1 omega^T)^T`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        h: Tensor,  # (B, H)
+        # (0,) A leaf that autograd accumulates into exactly when it would into the weight of an `nn.Linear`. So
+        # `loss.backward()` records, while `torch.autograd.grad(loss, h)` leaves the layer alone.
+        anchor: Tensor | None,
+        target: Tensor,  # (B,) or (B, K)
+        ignore_index: int,
+        tape: Tape,
+    ) -> tuple[Tensor, ...]:
+        has_backward = any(ctx.needs_input_grad)
+        with exact_products(h.device.type):
+            passed = tape.backend.forward(
+                tape.matrix, h.detach(), target, ignore_index, has_backward=has_backward
+            )
+        ctx.save_for_backward(*passed.saved)
+        ctx.tape, ctx.kind, ctx.begun = tape, type(passed.saved), passed.begun
+        ctx.shape, ctx.dtype = h.shape, h.dtype
+        ctx.mark_non_differentiable(passed.valid)
+        ctx.set_materialize_grads(False)  # each would be a launch
+        return passed[:4]
+
+    @staticmethod
+    @first_derivatives_only
+    def backward(
+        ctx: Any,
+        scores: Tensor | None,
+        mean: Tensor | None,
+        scatter: Tensor | None,
+        _: None,
+    ) -> tuple[Tensor | None, ...]:
+        ctx.tape.check_unchanged()
+        passed = Passed(ctx.kind(*ctx.saved_tensors), ctx.begun, ctx.shape, ctx.dtype)
+        with exact_products(ctx.tape.matrix.rows.device.type):
+            grad_h, record = ctx.tape.backend.backward(
+                ctx.tape.matrix, passed, Upstream(scores, mean, scatter)
+            )
+        ctx.tape.put(record)
+        anchor_grad = grad_h.new_empty(0) if ctx.needs_input_grad[1] else None
+        return grad_h, anchor_grad, None, None, None

@@ -37,17 +37,17 @@ class Storage(ABC):
     @property
     @abstractmethod
     def num_rows(self) -> int:
-        """C."""
+        """The number of rows, C."""
 
     @property
     @abstractmethod
     def width(self) -> int:
-        """H."""
+        """The number of weights in a row, H."""
 
     @property
     @abstractmethod
     def dtype(self) -> torch.dtype:
-        """The dtype of the rows."""
+        """The type of the numbers in the rows."""
 
     @property
     @abstractmethod
@@ -62,7 +62,7 @@ class Storage(ABC):
     @property
     @abstractmethod
     def has_memory(self) -> bool:
-        """Whether there are rows at all, or only their shape ("meta")."""
+        """True unless there is only a shape without rows ("meta")."""
 
     @abstractmethod
     def stamp(self) -> Stamp:

@@ -1,8 +1,8 @@
 """Faults of batches and steps, and how they are reported without making a GPU wait.
 
 On a CPU a fault is a `ValueError` at once. On a GPU that would mean waiting for the device on every step. So a bit is
-set there, and no further step is taken while any bit is set. The host raises the same `ValueError` when it next has the
-bits at hand: a few steps later, or at the next call that reads results anyway.
+set there, and no further step is taken while any bit is set. The host raises the same `ValueError` when it reads the
+bits: a few steps later, or at the next call that reads results anyway.
 """
 
 import math
@@ -20,14 +20,14 @@ from zloss.targets import out_of_range_message
 _MAX_SHRINKAGE = {torch.float32: 30.0, torch.float64: 1e4}
 # Weight decay shrinks U as a whole; multiply it into V long before V could overflow.
 _MAX_SCALE = 1e6
-# So many refactors, each so soon after the last: the learning rate is too large.
+# This number of refactors, each within this number of steps after the last: the learning rate is too large.
 _HASTY_REFACTORS, _HASTY_STEPS = 5, 10
 
 
 class Fault(IntFlag):
     """A reason to refuse a batch or a step."""
 
-    TARGET = 1  # a target is no class
+    TARGET = 1  # a target is not a class
     HIDDEN = 2  # h has a NaN or an infinity
     GRADIENT = 4  # the upstream gradient has, or the step would overflow
     SINGULAR = 8  # P is singular or nearly so

@@ -1,7 +1,7 @@
 """One exact SGD step on the factors `W = V U + 1 omega^T`, as pure functions; README.md beside this file derives it.
 
 The dense step is `W <- W P - lr (1 (H^T g_s)^T + Y^T H)` with the symmetric `P = (1 - lr decay) I - lr K1`. Its dense
-part multiplies U from the right; its sparse part goes to the target rows of V through the new `U^-1`; the mean row and
+part multiplies U from the right. Its sparse part goes to the target rows of V through the new `U^-1`. The mean row and
 the centred Gram matrix follow in closed form. Nothing here has C rows.
 
 `P` is the identity plus a matrix of rank B. Two regimes share one result: `B < H` works with B x B systems and never
@@ -41,9 +41,9 @@ class Step(NamedTuple):
 def exact_step(
     factors: Factors, grad: RecordedGradient, lr: float, weight_decay: float, num_classes: int
 ) -> Step:
-    """The step of dense SGD on W, applied to the factors. Changes nothing in place.
+    """Return the step of dense SGD on W, applied to the factors. Changes nothing in place.
 
-    Where P is singular `U_inv` and `rows` come out non-finite or huge; the other factors are right all the same.
+    Where P is singular `U_inv` and `rows` come out non-finite or huge. The other factors are right even then.
     """
     # A tensor, so that keep = 0 (P singular) divides to inf as IEEE has it instead of raising.
     keep = torch.full_like(factors.omega[0], 1 - lr * weight_decay)
@@ -55,12 +55,6 @@ def exact_step(
         grad.h.T @ (grad.mean_grad + grad.target_grad_sum / num_classes)
     )
     return Step(Factors(U, U_inv, omega, wbar, gram), rows, k1_norm)
-
-
-def subtract_rows_(V: Tensor, grad: RecordedGradient, rows: Tensor, lr: float) -> None:
-    """`V[t] -= lr g_t row` for every target; where targets repeat the rows add up."""
-    row, target, y = grad.entries
-    V.index_add_(0, target, ((-lr * y)[:, None] * rows[row]).to(V.dtype))
 
 
 _Matrices = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # U, gram, U_inv, rows, k1_norm
