@@ -12,12 +12,11 @@ import pytest
 from tests.lab.command_line import zloss
 from tests.lab.pets import SENTENCES, pets_text
 from zloss_lab import __main__ as command
-from zloss_lab import cli, runs
+from zloss_lab import runs
 from zloss_lab.corpora import Corpus, prepare
 from zloss_lab.corpora.catalogue import SPLITS
 from zloss_lab.experiments import build_experiment, preset, preset_names
-from zloss_lab.models import TrainedModel
-from zloss_lab.networks import PRESETS
+from zloss_lab.inspection.trained_model import TrainedModel
 from zloss_lab.runs import Run
 from zloss_lab.terminal import console
 from zloss_lab.training import fit
@@ -295,7 +294,7 @@ def test_after_ctrl_c_it_says_how_to_go_on(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "fit", interrupted)
+    monkeypatch.setattr("zloss_lab.commands.train.fit", interrupted)
     assert zloss("train", run, "--resume") == 130
     assert "step 40 is saved. Go on with: zloss train" in capsys.readouterr().err
     assert zloss("train", tmp_path / "new", "--corpus", tmp_path / "corpus") == 130
@@ -308,7 +307,7 @@ def test_ctrl_c_where_nothing_can_go_on(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "prepare", interrupted)
+    monkeypatch.setattr("zloss_lab.commands.data.prepare", interrupted)
     assert zloss("data", "prepare", "ptb", "--to", tmp_path / "ptb") == 130
     assert capsys.readouterr().err == "\ninterrupted\n"
 
@@ -603,15 +602,19 @@ def test_text_in_zst(tmp_path: Path) -> None:
 # ---- experiments -----------------------------------------------------------------------------------------------------
 
 
+# Context, width of an embedding and widths of the hidden layers, as the paper has them.
+PAPER_SHAPES = {
+    "ptb": (6, 128, (512, 256)),
+    "net1": (10, 512, (2048, 2048, 512)),
+    "net2": (10, 1024, (4096, 4096, 1024)),
+}
+
+
 def test_presets_are_those_of_the_paper() -> None:
     assert {"ptb", "net1", "net2", "small"} == set(preset_names())
-    for name, network in PRESETS.items():
+    for name, shape in PAPER_SHAPES.items():
         built = build_experiment("corpus", preset_name=name).network
-        assert (built.context, built.embedding, built.hidden) == (
-            network.context,
-            network.embedding,
-            network.hidden,
-        )
+        assert (built.context, built.embedding, built.hidden) == shape
     assert preset("net1")["training"]["batch_size"] == 200
     assert preset("ptb")["training"]["batch_size"] == 250
 
@@ -631,7 +634,7 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.delitem(sys.modules, "zloss_lab.cli")
     monkeypatch.setitem(sys.modules, "typer", None)
     with pytest.raises(
-        SystemExit, match=r"the lab needs typer, which is not installed: pip install 'zloss\[lab\]'"
+        SystemExit, match=r"the lab needs typer, which is not installed: pip install zloss-lab"
     ):
         command.main()
 

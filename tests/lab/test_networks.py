@@ -15,8 +15,9 @@ from torch import Tensor, nn
 import zloss
 from tests.gpu import no_synchronisation
 from zloss.heads.config import HEADS
+from zloss_lab.experiments import preset_network
 from zloss_lab.hidden import RectifiedLinear
-from zloss_lab.networks import PRESETS, SCALABLE_HEADS, NetworkConfig, NgramNetwork
+from zloss_lab.networks import SCALABLE_HEADS, NetworkConfig, NgramNetwork
 
 CLASSES, CONTEXT, ROWS = 40, 3, 12
 COUNTS = torch.arange(CLASSES, 0, -1)
@@ -75,7 +76,7 @@ def trunk_parameters(network: NgramNetwork) -> list[nn.Parameter]:
     ],
 )
 def test_presets_have_the_sizes_of_the_paper(name: str, sizes: tuple[int, ...]) -> None:
-    config = PRESETS[name]
+    config = preset_network(name)
     assert config.sizes == sizes
     assert (config.head.head, config.head.loss, config.dropout) == ("factored", "z_loss", 0.0)
     assert config.context == (6 if name == "ptb" else 10)

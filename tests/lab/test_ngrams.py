@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.gpu import no_synchronisation
-from zloss_lab.ngrams import Batch, NgramBatches, Ngrams
+from zloss_lab.ngrams import NgramBatch, NgramBatches, Ngrams
 
 BOUNDARY, PADDING = 0, 9
 
@@ -29,7 +29,7 @@ def by_sentence(tokens: list[int], n: int) -> list[tuple[list[int], int]]:
     return examples
 
 
-def pairs(batch: Batch) -> list[tuple[list[int], int]]:
+def pairs(batch: NgramBatch) -> list[tuple[list[int], int]]:
     context, target = batch
     assert context.dtype == target.dtype == torch.int64
     return list(zip(context.tolist(), target.tolist(), strict=True))
@@ -40,7 +40,7 @@ def numbered(size: int = 103, **options: Any) -> NgramBatches:
     return NgramBatches(torch.arange(size), context=3, **({"batch_size": 10} | options))
 
 
-def numbers(batch: Batch) -> list[int]:
+def numbers(batch: NgramBatch) -> list[int]:
     found: list[int] = (batch[1] - 3).tolist()
     return found
 

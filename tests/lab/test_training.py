@@ -23,19 +23,19 @@ from zloss.heads import HeadConfig
 from zloss_lab import stopwatch
 from zloss_lab.configuration import to_table
 from zloss_lab.corpora import Corpus, prepare
-from zloss_lab.display import run_row
 from zloss_lab.evaluation import Evaluation, evaluate
-from zloss_lab.models import TrainedModel
+from zloss_lab.inspection.plotting import plot_runs
+from zloss_lab.inspection.run_table import run_row
+from zloss_lab.inspection.trained_model import TrainedModel
 from zloss_lab.networks import NetworkConfig
-from zloss_lab.plotting import plot_runs
 from zloss_lab.runs import Checkpoint, Run, RunError
 from zloss_lab.training import (
     DivergedError,
     Experiment,
-    Progress,
     Schedule,
     Trainer,
     TrainingConfig,
+    TrainingProgress,
     fit,
     resumed,
     trainer,
@@ -86,7 +86,7 @@ def assert_same_end(run: Run, other: Run) -> None:
 
 
 def test_a_run_learns_and_leaves_a_record(corpus: Path, tmp_path: Path) -> None:
-    seen: list[Progress] = []
+    seen: list[TrainingProgress] = []
     run = fit(experiment(corpus, steps=200), tmp_path / "run", watch=seen.append)
     validations = [record for record in run.metrics() if record["kind"] == "validation"]
     assert (
@@ -123,7 +123,7 @@ def test_a_resumed_run_ends_the_same(case: str, corpus: Path, tmp_path: Path) ->
     config = experiment(corpus, **CASES[case])
     whole = fit(config, tmp_path / "whole")
 
-    def stop(progress: Progress) -> None:
+    def stop(progress: TrainingProgress) -> None:
         if progress.step == 30:
             raise RuntimeError("killed")
 
@@ -134,7 +134,7 @@ def test_a_resumed_run_ends_the_same(case: str, corpus: Path, tmp_path: Path) ->
 
 
 def test_an_interrupted_run_saves_first(corpus: Path, tmp_path: Path) -> None:
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: TrainingProgress) -> None:
         if progress.step == 30:
             signal.raise_signal(signal.SIGINT)
 
@@ -327,7 +327,7 @@ def test_rates_fall_linearly_to_the_end(corpus: Path, tmp_path: Path) -> None:
 
 def test_the_scores_end_a_run_without_epochs(corpus: Path, tmp_path: Path) -> None:
     """Nobody can tell when: such small rates teach nothing, so that here it is after two validations."""
-    seen: list[Progress] = []
+    seen: list[TrainingProgress] = []
     options: dict[str, Any] = {
         "epochs": None,
         "steps": None,
@@ -375,7 +375,7 @@ def seconds_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("seconds_pass")
 def test_a_run_ends_when_its_time_is_up(corpus: Path, tmp_path: Path) -> None:
     """A look a step, and another where something is logged; the first five steps are not timed."""
-    seen: list[Progress] = []
+    seen: list[TrainingProgress] = []
     config = experiment(
         corpus, steps=10**6, seconds=40.0, validate_every=10**6, checkpoint_every=10**6
     )
@@ -400,7 +400,7 @@ def test_rates_fall_with_the_time_that_is_spent(corpus: Path, tmp_path: Path) ->
 
 @pytest.mark.usefixtures("seconds_pass")
 def test_a_resumed_run_has_the_time_that_is_left(corpus: Path, tmp_path: Path) -> None:
-    def stop(progress: Progress) -> None:
+    def stop(progress: TrainingProgress) -> None:
         if progress.step == 30:
             raise RuntimeError("killed")
 
@@ -487,7 +487,7 @@ def test_a_layer_may_refuse_later_what_has_diverged(
 
 
 def test_a_mistake_of_a_watcher_is_its_own(corpus: Path, tmp_path: Path) -> None:
-    def watch(progress: Progress) -> None:
+    def watch(progress: TrainingProgress) -> None:
         raise ValueError("no such colour")
 
     with pytest.raises(ValueError, match=r"^no such colour$"):

@@ -192,7 +192,7 @@ def _described(hint: Any) -> str:
     if origin is tuple:
         return f"a list of {len(arguments)} values: {', '.join(map(_described, arguments))}"
     if origin in (dict, Mapping):
-        return f"a table of {_described(arguments[1])}"
+        return "a table" if arguments[1] is Any else f"a table of {_described(arguments[1])}"
     if hint is Any or hint is types.NoneType:
         return "anything" if hint is Any else "none"
     return "a table" if dataclasses.is_dataclass(hint) else str(hint.__name__)

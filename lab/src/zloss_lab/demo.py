@@ -11,11 +11,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from zloss_lab.corpora import Corpus, CorpusError, prepare
-from zloss_lab.display import byte_bar, corpus_table, count_bar, evaluation_table, training_bar
+from zloss_lab.corpora.corpus_table import corpus_table
 from zloss_lab.experiments import build_experiment
-from zloss_lab.models import TrainedModel
-from zloss_lab.plotting import plot_runs
+from zloss_lab.inspection.plotting import plot_runs
+from zloss_lab.inspection.trained_model import TrainedModel
+from zloss_lab.progress_bars import byte_bar, count_bar, training_bar
 from zloss_lab.runs import Run
+from zloss_lab.score_table import evaluation_table
 from zloss_lab.terminal import print_plainly
 from zloss_lab.training import fit, resumed
 

@@ -30,7 +30,7 @@ from zloss.heads import Head
 from zloss.metrics import perplexity_of
 from zloss.names import check_name
 from zloss_lab.networks import NgramNetwork
-from zloss_lab.ngrams import Batch, NgramBatches
+from zloss_lab.ngrams import NgramBatch, NgramBatches
 
 TOP_K = (1, 5, 10, 20, 50, 100)
 SCORES = (*(f"top_{k}_error" for k in TOP_K), "mrr", "mean_rank", "perplexity")
@@ -42,7 +42,7 @@ _LEAST_SAMPLE = 1000
 ROWS = {"cuda": 4096, "cpu": 256}
 _NORMAL_95 = 1.959964  # 97.5 % of a normal distribution lie below
 
-Progress = Callable[[int, int], None]  # examples done, examples in all
+CountWatcher = Callable[[int, int], None]  # examples done, examples in all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,7 @@ def evaluate(
     *,
     ks: Sequence[int] = TOP_K,
     limit: int | None = None,
-    progress: Progress | None = None,
+    progress: CountWatcher | None = None,
 ) -> Evaluation:
     """Rank the targets of a text among all classes.
 
@@ -178,7 +178,7 @@ def constant_classifier(
     *,
     ks: Sequence[int] = TOP_K,
     limit: int | None = None,
-    progress: Progress | None = None,
+    progress: CountWatcher | None = None,
 ) -> Evaluation:
     """What the frequencies of the words achieve, whatever the context: what any network has to beat.
 
@@ -216,7 +216,7 @@ Judged = tuple[
 ]  # ranks (B,), log-probabilities of the targets (B,) where there are any
 
 
-def _judged(network: NgramNetwork, batch: Batch, zeros_tie: bool) -> Judged:
+def _judged(network: NgramNetwork, batch: NgramBatch, zeros_tie: bool) -> Judged:
     context, target = batch
     h = network.hidden(context)
     log_prob = network.head.target_log_prob(h, target) if network.head.is_likelihood else None
@@ -236,11 +236,11 @@ def worst_where_zero(ranks: Tensor, h: Tensor, num_classes: int) -> Tensor:
 
 
 def _evaluation(
-    judge: Callable[[Batch], Judged],
+    judge: Callable[[NgramBatch], Judged],
     batches: NgramBatches,
     ks: Sequence[int],
     limit: int | None,
-    progress: Progress | None,
+    progress: CountWatcher | None,
 ) -> Evaluation:
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1 example, got {limit}")

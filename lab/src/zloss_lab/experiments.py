@@ -8,6 +8,7 @@ from typing import Any
 
 from zloss.names import check_name
 from zloss_lab.configuration import ConfigError, from_table, overridden, to_table
+from zloss_lab.networks import NetworkConfig
 from zloss_lab.training import Experiment
 
 DEFAULT_PRESET = "small"
@@ -28,6 +29,15 @@ def preset(name: str) -> dict[str, Any]:
     return tomllib.loads(
         resources.files("zloss_lab").joinpath("presets", f"{name}.toml").read_text(encoding="utf-8")
     )
+
+
+def preset_network(name: str) -> NetworkConfig:
+    """Return the network of a preset.
+
+    >>> preset_network("net1").sizes
+    (5120, 2048, 2048, 512)
+    """
+    return build_experiment("", preset_name=name).network
 
 
 def read_toml(path: Path) -> dict[str, Any]:

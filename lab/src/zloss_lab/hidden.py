@@ -12,7 +12,7 @@ from zloss.optim import PlainSGD
 from zloss.precision import tf32_products
 from zloss_lab import kernels
 
-Factors = list[
+GradientFactors = list[
     tuple[Tensor, Tensor]
 ]  # pairs (gradient of what is rectified, x): their products are gradients
 
@@ -40,7 +40,7 @@ class RectifiedLinear(nn.Linear):
     ) -> None:
         super().__init__(in_features, out_features, device=device, dtype=dtype)
         self.tf32 = tf32
-        self.grad_factors: Factors | None = (
+        self.grad_factors: GradientFactors | None = (
             None  # where these are kept, no gradient of the weight is formed
         )
 
@@ -101,7 +101,12 @@ class _Rectified(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, tf32: bool, grad_factors: Factors | None
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        tf32: bool,
+        grad_factors: GradientFactors | None,
     ) -> Tensor:
         with tf32_products(tf32):
             y = F.linear(x, weight, bias).relu_()

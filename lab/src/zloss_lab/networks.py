@@ -1,6 +1,6 @@
 """Feed-forward n-gram language models: embeddings of the context side by side, hidden layers, and any head.
 
-    network = NgramNetwork(PRESETS["ptb"], num_classes=10_000)
+    network = NgramNetwork(NetworkConfig(), num_classes=10_000)
     optimizers = network.optimizers("sgd", lr=1.0, output_lr=20.0)
     loss = network.learn(context, target, optimizers)       # (B, n), (B,) -> ()
 
@@ -33,7 +33,7 @@ from zloss.precision import tf32_products
 from zloss.streams import Branch
 from zloss_lab.hidden import HiddenSGD, RectifiedLinear
 
-Precision = Literal["float32", "tf32", "bf16"]
+TrunkPrecision = Literal["float32", "tf32", "bf16"]
 HeadPrecision = Literal["float32", "tf32"]
 TrunkOptimizer = Literal["sgd", "adam"]
 
@@ -64,7 +64,7 @@ class NetworkConfig:
     # Short runs on Penn Treebank (600 steps, one seed) put it ahead of 1; 0.03 and 0.3 are too close to tell apart.
     embedding_scale: float = 0.1
     output_scale: float = 1.0
-    precision: Precision = "float32"
+    precision: TrunkPrecision = "float32"
     head_precision: HeadPrecision = "float32"
     head: HeadConfig = field(default_factory=lambda: HeadConfig(options={"a": 0.2, "b": 10.0}))
 
@@ -85,7 +85,7 @@ class NetworkConfig:
                 f"output_scale={self.output_scale} is for the heads {', '.join(SCALABLE_HEADS)}: the {self.head.head} "
                 "head starts at a scale of its own; use output_scale=1"
             )
-        check_name("precision", self.precision, get_args(Precision))
+        check_name("precision", self.precision, get_args(TrunkPrecision))
         check_name("head_precision", self.head_precision, get_args(HeadPrecision))
         if self.head.reduction == "none":
             raise ValueError(
@@ -96,14 +96,6 @@ class NetworkConfig:
     def sizes(self) -> tuple[int, ...]:
         """Width of every layer below the output: all embeddings together, then the hidden layers."""
         return (self.context * self.embedding, *self.hidden)
-
-
-# net1 and net2 are those of the paper for One Billion Word.
-PRESETS: dict[str, NetworkConfig] = {
-    "ptb": NetworkConfig(),
-    "net1": NetworkConfig(context=10, embedding=512, hidden=(2048, 2048, 512), head=HeadConfig()),
-    "net2": NetworkConfig(context=10, embedding=1024, hidden=(4096, 4096, 1024), head=HeadConfig()),
-}
 
 
 class NgramNetwork(nn.Module):

@@ -30,8 +30,8 @@ from zloss_lab import kernels
 from zloss_lab.permutation import Permutation
 
 Mode = Literal["running", "sentence"]
-Tokens = np.ndarray[Any, Any] | Tensor
-Batch = tuple[Tensor, Tensor]  # contexts (B, n), targets (B,), both int64
+TokenSource = np.ndarray[Any, Any] | Tensor
+NgramBatch = tuple[Tensor, Tensor]  # contexts (B, n), targets (B,), both int64
 
 
 class Ngrams:
@@ -44,7 +44,7 @@ class Ngrams:
 
     def __init__(
         self,
-        tokens: Tokens,
+        tokens: TokenSource,
         *,
         context: int,
         mode: Mode = "running",
@@ -69,7 +69,7 @@ class Ngrams:
     def __len__(self) -> int:
         return self._length
 
-    def read(self, examples: Tensor) -> Batch:  # (B,) int64
+    def read(self, examples: Tensor) -> NgramBatch:  # (B,) int64
         """Contexts and targets of these examples."""
         places = examples[:, None] + self._offsets
         if self.mode == "running":
@@ -118,7 +118,7 @@ class NgramBatches:
 
     def __init__(
         self,
-        tokens: Tokens,
+        tokens: TokenSource,
         *,
         context: int,
         batch_size: int,
@@ -176,7 +176,7 @@ class NgramBatches:
             else math.ceil(self.examples / self.batch_size)
         )
 
-    def batch(self, epoch: int, index: int) -> Batch:
+    def batch(self, epoch: int, index: int) -> NgramBatch:
         """A batch of an epoch; without shuffle every epoch is the same."""
         self.start(epoch)
         return self.at(index)
@@ -186,7 +186,7 @@ class NgramBatches:
         if self.shuffle and self._order is not None and self._order.epoch != epoch:
             self._order.start(epoch)
 
-    def at(self, index: int | Tensor) -> Batch:
+    def at(self, index: int | Tensor) -> NgramBatch:
         """A batch of the epoch that was started. An index on the device, () int64, is not checked: a full batch."""
         rows = self.batch_size
         if not isinstance(index, Tensor):
@@ -198,9 +198,9 @@ class NgramBatches:
         positions = index * self.batch_size + self._rows[:rows]
         return self.ngrams.read(positions if self._order is None else self._order(positions))
 
-    def _in_one_launch(self, index: int | Tensor, rows: int) -> Batch:
+    def _in_one_launch(self, index: int | Tensor, rows: int) -> NgramBatch:
         ngrams = self.ngrams
-        batch: Batch = kernels.load("ngrams").batch(
+        batch: NgramBatch = kernels.load("ngrams").batch(
             ngrams.tokens,
             index if isinstance(index, Tensor) else torch.full((), index, device=self.device),
             rows=rows,
@@ -217,7 +217,7 @@ class NgramBatches:
         other._arrange(batch_size or self.batch_size, shuffle=False, sample=sample)
         return other
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[NgramBatch]:
         """The batches of the epoch that was started."""
         return (self.at(index) for index in range(len(self)))
 
@@ -232,7 +232,7 @@ def _check_mode(mode: str, boundary: int | None, padding: int | None) -> None:
         )
 
 
-def _on_device(tokens: Tokens, device: torch.device | str | None) -> Tensor:
+def _on_device(tokens: TokenSource, device: torch.device | str | None) -> Tensor:
     """The tokens as a tensor of a signed type of the same width, not copied where they are there already."""
     if not isinstance(tokens, Tensor):
         tokens = _as_tensor(tokens)

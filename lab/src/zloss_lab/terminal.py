@@ -5,10 +5,12 @@ import math
 import sys
 import warnings
 from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -38,6 +40,14 @@ def positive_numbers(option: str, text: str, kind: type[Number]) -> list[Number]
         wanted = "whole numbers from 1 on" if kind is int else "numbers above 0"
         raise ValueError(f"--{option} must be {wanted}, separated by commas, got {text!r}")
     return numbers
+
+
+def rows_table(rows: list[dict[str, Any]]) -> Table:
+    """Rows that have the same keys."""
+    table = Table(*rows[0])
+    for row in rows:
+        table.add_row(*(escape(str(value)) for value in row.values()))
+    return table
 
 
 def print_plainly(screen: Console, line: str) -> None:

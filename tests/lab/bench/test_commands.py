@@ -15,8 +15,8 @@ import zloss
 from tests.lab import command_line
 from zloss_lab.bench import memory, race
 from zloss_lab.bench.entries import ENTRIES
-from zloss_lab.bench.layer_suite import LayerCase
-from zloss_lab.bench.timing import Runner
+from zloss_lab.bench.output_suite import LayerCase
+from zloss_lab.bench.timing import TimedWork
 from zloss_lab.records import read_records, write_records
 
 FIELDS = {
@@ -182,7 +182,7 @@ def test_what_libraries_say_is_shown_as_it_is(
     def refused(*_: object) -> None:
         raise RuntimeError("[enforce fail at alloc] of [/tensor]")
 
-    monkeypatch.setattr(Runner, "warm_up", refused)
+    monkeypatch.setattr(TimedWork, "warm_up", refused)
     sizes = ("--batch", 20, "--hidden", 16, "--classes", 1000, "--heads", "factored")
     assert bench("output", *SMALL, *sizes, "--output", tmp_path / "o.jsonl") == 1
     assert "failed: RuntimeError: [enforce fail at alloc] of [/tensor]\n" in capsys.readouterr().err
@@ -208,14 +208,14 @@ def test_ctrl_c_keeps_what_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     turns = iter(range(5))
-    take_turn = Runner.take_turn
+    take_turn = TimedWork.take_turn
 
-    def interrupted(self: Runner) -> None:
+    def interrupted(self: TimedWork) -> None:
         if next(turns, None) is None:
             raise KeyboardInterrupt
         take_turn(self)
 
-    monkeypatch.setattr(Runner, "take_turn", interrupted)
+    monkeypatch.setattr(TimedWork, "take_turn", interrupted)
     sizes = (
         "--batch",
         20,
@@ -238,8 +238,8 @@ def test_a_file_that_cannot_be_written_is_found_out_first(
     output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
-    measured: list[Runner] = []
-    monkeypatch.setattr(Runner, "take_turn", measured.append)
+    measured: list[TimedWork] = []
+    monkeypatch.setattr(TimedWork, "take_turn", measured.append)
     sizes = ("--batch", 20, "--hidden", 16, "--classes", 1000, "--heads", "factored")
     assert bench("output", *SMALL, *sizes, "--output", tmp_path / output) == 1
     error = capsys.readouterr().err
@@ -268,7 +268,8 @@ def test_it_runs_as_a_module() -> None:
     command = [
         sys.executable,
         "-m",
-        "zloss_lab.bench",
+        "zloss_lab",
+        "bench",
         "show",
         str(RECORDS / "output_layer.cuda.jsonl"),
         "--json",

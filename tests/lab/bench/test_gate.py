@@ -12,12 +12,12 @@ import zloss
 from zloss.layers import update
 from zloss.layers.ranking import Scores
 from zloss_lab.bench import gate, peers
-from zloss_lab.bench.entries import ENTRIES, FACTORED, Entry
+from zloss_lab.bench.entries import ENTRIES, FACTORED, HeadEntry
+from zloss_lab.bench.eval_suite import RankingCase, Task
 from zloss_lab.bench.gate import WrongResultError, check_head
-from zloss_lab.bench.layer_suite import LayerCase
 from zloss_lab.bench.model_suite import check_capture
+from zloss_lab.bench.output_suite import LayerCase
 from zloss_lab.bench.peers import Peer
-from zloss_lab.bench.ranking_suite import RankingCase, Task
 
 CPU = torch.device("cpu")
 DENSE = ENTRIES["dense"]
@@ -123,7 +123,7 @@ class Captures(Replays):
         return self.function(*inputs)
 
 
-def check_graph(entry: Entry, device: torch.device, *, is_full_rank: bool) -> None:
+def check_graph(entry: HeadEntry, device: torch.device, *, is_full_rank: bool) -> None:
     check_head(entry, "graph", device, is_full_rank=is_full_rank)
 
 
@@ -144,7 +144,7 @@ def test_a_graph_is_checked_as_it_is_replayed(
 @pytest.mark.parametrize("is_full_rank", [False, True])
 @pytest.mark.parametrize("key", [key for key, entry in ENTRIES.items() if entry.is_capturable])
 def test_what_can_be_captured_passes(key: str, is_full_rank: bool, cuda: torch.device) -> None:
-    entry: Entry = ENTRIES[key]
+    entry: HeadEntry = ENTRIES[key]
     if reason := entry.missing(cuda):
         pytest.skip(reason)
     check_graph(entry, cuda, is_full_rank=is_full_rank)

@@ -16,7 +16,7 @@ from zloss_lab.bench import race, timing
 from zloss_lab.bench.cases import Case
 from zloss_lab.bench.gate import WrongResultError
 from zloss_lab.bench.race import Conditions, Journal, Race, heats
-from zloss_lab.bench.timing import Runner, Work
+from zloss_lab.bench.timing import TimedWork, Work
 from zloss_lab.records import read_records
 
 CPU = torch.device("cpu")
@@ -199,7 +199,7 @@ def test_bursts_are_long_enough_and_every_step_has_other_inputs(
 ) -> None:
     monkeypatch.setattr(timing, "_MOST_STEPS", {"cpu": 20})
     seen: list[int] = []
-    runner = Runner(Work(seen.append, [(number,) for number in range(7)]), CPU)
+    runner = TimedWork(Work(seen.append, [(number,) for number in range(7)]), CPU)
     runner.warm_up()
     assert runner.burst == 20
     seen.clear()
@@ -210,13 +210,13 @@ def test_bursts_are_long_enough_and_every_step_has_other_inputs(
 
 def test_refactors_among_timed_steps_are_told() -> None:
     steps: list[int] = []
-    runner = Runner(Work(lambda: steps.append(0), refactors=lambda: len(steps) // 5), CPU)
+    runner = TimedWork(Work(lambda: steps.append(0), refactors=lambda: len(steps) // 5), CPU)
     runner.warm_up()
     warm = len(steps) // 5
     for _ in range(10):
         runner.take_turn()
     assert runner.results()["refactors"] == len(steps) // 5 - warm > 0
-    assert "refactors" not in Runner(Work(print), CPU, times_ms=[1.0]).results()
+    assert "refactors" not in TimedWork(Work(print), CPU, times_ms=[1.0]).results()
 
 
 def test_spread_and_ratio() -> None:

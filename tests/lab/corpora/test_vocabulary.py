@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from zloss_lab.corpora import CorpusError, Vocabulary
-from zloss_lab.corpora.vocabulary import Choice, Tally, choose
+from zloss_lab.corpora.vocabulary import Tally, WordChoice, choose
 
 WORDS = {
     b"<eos>": (4, 2),
@@ -30,7 +30,7 @@ def tally(words: dict[bytes, tuple[int, int]] = WORDS) -> Tally:
 
 def chosen(**options: object) -> dict[str, int]:
     """Words and counts; checks on the way that every word of the tally got the class of its own or the unknown one."""
-    choice = Choice(required=frozenset({b"<eos>"}), unknown=b"<unk>", **options)  # type: ignore[arg-type]
+    choice = WordChoice(required=frozenset({b"<eos>"}), unknown=b"<unk>", **options)  # type: ignore[arg-type]
     vocabulary, classes = choose(tally(), choice)
     for word, index in zip(WORDS, classes, strict=True):
         own = vocabulary.id_of(word.decode())
@@ -83,7 +83,7 @@ def test_no_room() -> None:
 
 def test_an_unknown_word_of_the_text_itself() -> None:
     words = {**WORDS, b"<unk>": (7, 0), b"new": (0, 0)}
-    choice = Choice(required=frozenset({b"<eos>"}), unknown=b"<unk>", min_count=2)
+    choice = WordChoice(required=frozenset({b"<eos>"}), unknown=b"<unk>", min_count=2)
     vocabulary, _ = choose(tally(words), choice)
     assert vocabulary.counts[vocabulary.id_of("<unk>")] == 8
     assert vocabulary.unknown == "<unk>"

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from zloss import kernels
+from zloss_lab import kernels
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason="triton is not installed")
 

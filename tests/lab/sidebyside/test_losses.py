@@ -10,7 +10,7 @@ from torch import Tensor
 
 from zloss.heads import HeadConfig
 from zloss.heads.config import DENSE, LOSSES
-from zloss_lab.sidebyside.losses import STACKED_LOSSES
+from zloss_lab.sidebyside.stacked_losses import STACKED_LOSSES
 
 TRIALS, ROWS, CLASSES = 3, 7, 30
 OPTIONS: dict[str, tuple[float, ...]] = {

@@ -17,8 +17,8 @@ from zloss_lab.runs import Run
 from zloss_lab.sidebyside import SideBySide
 from zloss_lab.sidebyside.dropout import DropoutNumbers
 from zloss_lab.sidebyside.network import StackedNetwork
-from zloss_lab.sidebyside.ranking import evaluate_stack
-from zloss_lab.sidebyside.trials import Settings
+from zloss_lab.sidebyside.stacked_ranking import evaluate_stack
+from zloss_lab.sidebyside.trial_settings import TrialSettings
 from zloss_lab.sidebyside.weights import StackedWeights
 from zloss_lab.training import Experiment, Trainer
 
@@ -202,7 +202,9 @@ def stacked_at(
     network = NgramNetwork(experiments[0].network, 13, device=device)
     weights = StackedWeights.of([network] * len(rates))
     context = torch.randint(13, (100, 3), generator=torch.Generator().manual_seed(0)).to(device)
-    return StackedNetwork(weights, Settings.of(experiments, 13, device), loss="z_loss"), context
+    return StackedNetwork(
+        weights, TrialSettings.of(experiments, 13, device), loss="z_loss"
+    ), context
 
 
 def numbers_for(network: StackedNetwork, device: torch.device) -> list[Tensor]:

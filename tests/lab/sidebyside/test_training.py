@@ -17,8 +17,8 @@ from zloss_lab.evaluation import Evaluation
 from zloss_lab.runs import Run
 from zloss_lab.sidebyside import SideBySide
 from zloss_lab.sidebyside.dropout import DropoutNumbers
-from zloss_lab.sidebyside.ranking import evaluate_stack
-from zloss_lab.training import Experiment, Progress, Trainer, fit
+from zloss_lab.sidebyside.stacked_ranking import evaluate_stack
+from zloss_lab.training import Experiment, Trainer, TrainingProgress, fit
 
 HOPELESS = 1e30  # a learning rate
 
@@ -276,7 +276,7 @@ def test_a_stack_leaves_its_memory_when_it_goes(corpus: Path, device: torch.devi
 
 
 def test_what_a_watcher_sees(corpus: Path) -> None:
-    seen: list[Progress] = []
+    seen: list[TrainingProgress] = []
     stack = SideBySide([trial(corpus, lr=0.2), trial(corpus, lr=HOPELESS)], watch=seen.append)
     outcomes = stack.train()
     logged = [progress for progress in seen if progress.validation is None]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.lab.sidebyside.small_trials import trial
-from zloss_lab.sidebyside.trials import Settings, check_trials, grouped
+from zloss_lab.sidebyside.trial_settings import TrialSettings, check_trials, grouped
 
 CORPUS = Path("nowhere")
 FREE: dict[str, dict[str, Any]] = {
@@ -93,7 +93,7 @@ def test_settings_are_columns(device: torch.device) -> None:
         trial(CORPUS, lr=0.5, network={"dropout": 0.25}),
         trial(CORPUS, head={"a": 0.3, "b": 2.0}),
     ]
-    settings = Settings.of(experiments, 400, device)
+    settings = TrialSettings.of(experiments, 400, device)
     assert settings.lr.shape == (2, 1, 1)
     assert settings.lr.flatten().tolist() == pytest.approx([0.5, 0.1])
     assert settings.dropout.flatten().tolist() == [0.25, 0.0]
@@ -101,7 +101,7 @@ def test_settings_are_columns(device: torch.device) -> None:
         "where none is given, 10 / sqrt(C)"
     )
     second = settings.select(torch.tensor([1], device=device))
-    for field in dataclasses.fields(Settings):
+    for field in dataclasses.fields(TrialSettings):
         whole, part = getattr(settings, field.name), getattr(second, field.name)
         pairs = (
             [(whole, part)]

@@ -16,11 +16,11 @@ from tests.lab.tuning.tiny import SPACE, MadeUp, distance, tiny_corpus, tiny_pla
 from zloss_lab.configuration import to_table
 from zloss_lab.experiments import build_experiment
 from zloss_lab.training import Experiment
-from zloss_lab.tuning.display import Board, trials_table, watching
 from zloss_lab.tuning.evaluators import Ending, Judge, OneByOne
 from zloss_lab.tuning.recipe import toml_value, train_command, train_config
 from zloss_lab.tuning.space import space_table
 from zloss_lab.tuning.study import TuningStudy
+from zloss_lab.tuning.study_display import Board, trials_table, watching
 from zloss_lab.tuning.trials import Trial
 
 

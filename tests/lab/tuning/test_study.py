@@ -22,7 +22,7 @@ from zloss_lab.runs import Run, RunError
 from zloss_lab.training import Experiment
 from zloss_lab.tuning import rounds, workers
 from zloss_lab.tuning.evaluators import Ending, OneByOne, Together
-from zloss_lab.tuning.plan import Plan
+from zloss_lab.tuning.plan import StudyPlan
 from zloss_lab.tuning.study import TuningStudy
 from zloss_lab.tuning.trials import Trial, ranked
 
@@ -142,15 +142,15 @@ WORKER = """
 import sys
 from pathlib import Path
 from zloss_lab.tuning.evaluators import OneByOne
-from zloss_lab.tuning.plan import Plan
+from zloss_lab.tuning.plan import StudyPlan
 from zloss_lab.tuning.study import TuningStudy
 folder = Path(sys.argv[1])
-plan = Plan(**eval(sys.argv[2]))
+plan = StudyPlan(**eval(sys.argv[2]))
 TuningStudy.begin(folder, plan).run(OneByOne(folder), watch=lambda _: print("validated", flush=True))
 """
 
 
-def worker(folder: Path, plan: Plan) -> "subprocess.Popen[bytes]":
+def worker(folder: Path, plan: StudyPlan) -> "subprocess.Popen[bytes]":
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-c", WORKER, str(folder), repr(dataclasses.asdict(plan))]
     return subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
@@ -341,9 +341,9 @@ def test_another_study_in_the_folder(corpus: Path, tmp_path: Path) -> None:
         TuningStudy.begin(folder, tiny_plan(corpus, space=narrower))
     with pytest.raises(RunError, match="differs in score, seed"):
         TuningStudy.begin(folder, tiny_plan(corpus, score="mrr", seed=3))
-    assert Plan.read(folder) == tiny_plan(corpus)
+    assert StudyPlan.read(folder) == tiny_plan(corpus)
     TuningStudy.begin(folder, tiny_plan(corpus, trials=7))
-    assert Plan.read(folder).trials == 7
+    assert StudyPlan.read(folder).trials == 7
 
 
 def test_a_storage_that_is_shared(corpus: Path, tmp_path: Path) -> None:
@@ -640,8 +640,8 @@ def test_a_text_that_is_too_short_begins_no_study(
     ("change", "told"),
     [
         ({"trials": "many"}, "trials must be int, got 'many'"),
-        ({"settings": None}, "settings must be list, got None"),
-        ({"space": []}, r"space must be dict, got \[\]"),
+        ({"settings": None}, "settings must be a list of str, got None"),
+        ({"space": []}, r"space must be a table, got \[\]"),
         ({"wings": 2}, "unknown key: 'wings'"),
     ],
 )
@@ -652,7 +652,7 @@ def test_a_plan_that_was_edited_by_hand(
     table = json.loads((tmp_path / "study.json").read_text())
     (tmp_path / "study.json").write_text(json.dumps(table | change))
     with pytest.raises(RunError, match=f"study.json cannot be read: {told}"):
-        Plan.read(tmp_path)
+        StudyPlan.read(tmp_path)
 
 
 def test_a_study_without_its_trials_is_not_taken_for_a_new_one(

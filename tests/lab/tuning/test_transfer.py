@@ -7,11 +7,11 @@ import pytest
 
 from zloss_lab.runs import RunError
 from zloss_lab.tuning.transfer import rank_correlation, transfers
-from zloss_lab.tuning.trials import Scores, Trial
+from zloss_lab.tuning.trials import Trial, ValidationScores
 
 
 def trial(number: int, *errors: float, state: Any = "complete") -> Trial:
-    curve: list[Scores] = [
+    curve: list[ValidationScores] = [
         {"epoch": epoch, "top_1_error": error, "mrr": 1 - error}
         for epoch, error in enumerate(errors, start=1)
     ]

@@ -10,7 +10,7 @@ from tests.lab.pets import pets_corpus
 from zloss_lab.evaluation import Evaluation
 from zloss_lab.training import Experiment
 from zloss_lab.tuning.evaluators import Ending, Judge
-from zloss_lab.tuning.plan import Plan
+from zloss_lab.tuning.plan import StudyPlan
 
 SPACE: dict[str, Any] = {
     "fixed": {
@@ -42,7 +42,7 @@ def tiny_corpus(place: Path) -> Path:
     return pets_corpus(place, lines=300)
 
 
-def tiny_plan(corpus: Path, **changes: Any) -> Plan:
+def tiny_plan(corpus: Path, **changes: Any) -> StudyPlan:
     asked: dict[str, Any] = {
         "corpus": str(corpus),
         "space": SPACE,
@@ -56,7 +56,7 @@ def tiny_plan(corpus: Path, **changes: Any) -> Plan:
         "storage": None,
         "name": "tiny",
     }
-    return Plan(**asked | changes)
+    return StudyPlan(**asked | changes)
 
 
 def evaluation(error: float) -> Evaluation:

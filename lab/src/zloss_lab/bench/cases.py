@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 
-from zloss_lab.bench.inputs import SEED
+from zloss_lab.bench.random_inputs import SEED
 from zloss_lab.bench.steps import Launch
 from zloss_lab.bench.timing import Work
 from zloss_lab.records import Record

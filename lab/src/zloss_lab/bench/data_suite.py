@@ -12,7 +12,7 @@ import torch
 
 from zloss_lab.bench.cases import Case
 from zloss_lab.bench.gate import require
-from zloss_lab.bench.inputs import SEED, zipf_tokens
+from zloss_lab.bench.random_inputs import SEED, zipf_tokens
 from zloss_lab.bench.timing import Work
 from zloss_lab.corpora import prepare
 from zloss_lab.ngrams import NgramBatches

@@ -10,14 +10,14 @@ import zloss
 from zloss.names import check_name
 from zloss_lab.bench.peers import PEERS
 
-Precision = Literal["float32", "tf32", "bf16"]
+ProductPrecision = Literal["float32", "tf32", "bf16"]
 Tuning = Literal["default", "tuned"]
 
 # Relative errors that products in this precision explain on the small problem of the gate: of a loss, and of the change
 # of the weights after its steps. On a CPU, float32 is off by 1e-7 and 3e-6 there, bfloat16 by 1e-4 and 3e-3; sums in
 # another order and gradients that are rounded once more are given ten times as much, and float32 losses all that the
 # kernels of some heads need. TF32 rounds factors to 2^-11, a quarter of what bfloat16 does.
-TOLERANCES: dict[Precision, tuple[float, float]] = {
+TOLERANCES: dict[ProductPrecision, tuple[float, float]] = {
     "float32": (1e-4, 1e-4),
     "tf32": (2e-3, 1e-2),
     "bf16": (5e-3, 3e-2),
@@ -26,7 +26,7 @@ _ESTIMATE = 1e-1  # 8192 samples know the sum over the 500 classes of the gate t
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Entry:
+class HeadEntry:
     """A head, and how it is used.
 
     `copies` and `logits` say what it may hold at most, in C x H and in B x C numbers: only what surely fits takes
@@ -39,7 +39,7 @@ class Entry:
     loss: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     peer: str | None = None  # of PEERS, in place of the head's own way
-    precision: Precision = "float32"  # of matrix products
+    precision: ProductPrecision = "float32"  # of matrix products
     autocasts: bool = False
     tuning: Tuning = "default"
     lr: float = 0.1
@@ -102,33 +102,33 @@ _LIGHT: dict[str, Any] = {"copies": 1.5, "logits": 0.1}
 ENTRIES = {
     entry.key: entry
     for entry in (
-        Entry(key="factored", name="factored", head="factored", lr=_Z_LR, **_LIGHT),
-        Entry(key="dense", name="dense softmax"),
-        Entry(key="dense-tf32", name="dense softmax, TF32", precision="tf32", is_gpu_only=True),
-        Entry(key="dense-bf16", name="dense softmax, bf16", precision="bf16", autocasts=True),
-        Entry(
+        HeadEntry(key="factored", name="factored", head="factored", lr=_Z_LR, **_LIGHT),
+        HeadEntry(key="dense", name="dense softmax"),
+        HeadEntry(key="dense-tf32", name="dense softmax, TF32", precision="tf32", is_gpu_only=True),
+        HeadEntry(key="dense-bf16", name="dense softmax, bf16", precision="bf16", autocasts=True),
+        HeadEntry(
             key="dense-compiled",
             name="dense softmax, TF32, compiled",
             peer="compiled",
             precision="tf32",
         ),
-        Entry(
+        HeadEntry(
             key="dense-bf16-compiled",
             name="dense softmax, bf16, compiled",
             peer="compiled",
             precision="bf16",
             autocasts=True,
         ),
-        Entry(
+        HeadEntry(
             key="lce", name="dense softmax, linear_cross_entropy, default", peer="torch's chunks"
         ),
-        Entry(
+        HeadEntry(
             key="lce-tuned",
             name="dense softmax, linear_cross_entropy, tuned",
             options=_softmax("linear_cross_entropy"),
             tuning="tuned",
         ),
-        Entry(
+        HeadEntry(
             key="lce-tuned-tf32",
             name="dense softmax, linear_cross_entropy, tuned, TF32",
             options=_softmax("linear_cross_entropy"),
@@ -137,14 +137,14 @@ ENTRIES = {
             is_gpu_only=True,
         ),
         # Code of others that may wait for the device: eagerly only, as long as nobody has captured it.
-        Entry(
+        HeadEntry(
             key="liger",
             name="dense softmax, Liger, TF32, default",
             options=_softmax("liger"),
             precision="tf32",
             is_capturable=False,
         ),
-        Entry(
+        HeadEntry(
             key="liger-tuned",
             name="dense softmax, Liger, TF32, tuned",
             peer="liger in one chunk",
@@ -152,28 +152,28 @@ ENTRIES = {
             tuning="tuned",
             is_capturable=False,
         ),
-        Entry(
+        HeadEntry(
             key="cce",
             name="dense softmax, CCE, bf16",
             options=_softmax("cut_cross_entropy"),
             precision="bf16",
             is_capturable=False,
         ),
-        Entry(
+        HeadEntry(
             key="cce-exact",
             name="dense softmax, CCE exact, bf16",
             options=_softmax("cut_cross_entropy_exact"),
             precision="bf16",
             is_capturable=False,
         ),
-        Entry(
+        HeadEntry(
             key="hierarchical",
             name="hierarchical softmax",
             head="hierarchical",
             sees_frequency=True,
             **_LIGHT,
         ),
-        Entry(
+        HeadEntry(
             key="adaptive",
             name="adaptive softmax",
             head="adaptive",
@@ -181,7 +181,7 @@ ENTRIES = {
             copies=1.5,
             logits=3.0,  # captured without kernels, when all examples go through all clusters
         ),
-        Entry(
+        HeadEntry(
             key="sampled",
             name="sampled softmax",
             head="sampled",
@@ -189,7 +189,7 @@ ENTRIES = {
             is_estimate=True,
             **_LIGHT,
         ),
-        Entry(
+        HeadEntry(
             key="nce",
             name="NCE",
             head="sampled",
@@ -198,14 +198,16 @@ ENTRIES = {
             is_estimate=True,
             **_LIGHT,
         ),
-        Entry(key="dense-z", name="dense Z-loss", loss="z_loss", lr=_Z_LR),
-        Entry(key="gram-z", name="Gram Z-loss", head="gram", loss="z_loss", lr=_Z_LR, logits=0.1),
+        HeadEntry(key="dense-z", name="dense Z-loss", loss="z_loss", lr=_Z_LR),
+        HeadEntry(
+            key="gram-z", name="Gram Z-loss", head="gram", loss="z_loss", lr=_Z_LR, logits=0.1
+        ),
     )
 }
 FACTORED = ENTRIES["factored"]
 
 
-def chosen(keys: Sequence[str]) -> list[Entry]:
+def chosen(keys: Sequence[str]) -> list[HeadEntry]:
     """The entries of these names; a name that does not exist is refused."""
     for key in keys:
         check_name("head", key, ENTRIES)

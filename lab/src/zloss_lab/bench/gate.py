@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import zloss
-from zloss_lab.bench.entries import Entry
+from zloss_lab.bench.entries import HeadEntry
 from zloss_lab.bench.steps import Launch, launched, layer_step
 
 HIDDEN, CLASSES, STEPS = 32, 500, 7
@@ -25,7 +25,9 @@ class WrongResultError(ValueError):
     """A fast path that does not compute what it should."""
 
 
-def check_head(entry: Entry, launch: Launch, device: torch.device, *, is_full_rank: bool) -> None:
+def check_head(
+    entry: HeadEntry, launch: Launch, device: torch.device, *, is_full_rank: bool
+) -> None:
     """Refuse an entry whose losses, or whose weights after some steps, are not those of its definition."""
     torch.manual_seed(_SEED)
     head = entry.build(HIDDEN, CLASSES, device)
@@ -65,7 +67,7 @@ def require(is_right: bool, message: str) -> None:
 class DenseTwin:
     """Dense float64 SGD from the same weights: logits, the loss on them, autograd, and nothing else."""
 
-    def __init__(self, entry: Entry, weight: Tensor) -> None:
+    def __init__(self, entry: HeadEntry, weight: Tensor) -> None:
         self.weight, self.lr = weight.clone(), entry.lr
         self.loss_of = entry.config.build_loss(len(weight))
 

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from zloss_lab.bench.cases import Case
-from zloss_lab.bench.entries import FACTORED, Entry
+from zloss_lab.bench.entries import FACTORED, HeadEntry
 from zloss_lab.bench.gate import CLASSES, HIDDEN, STEPS, batch_size, require
-from zloss_lab.bench.inputs import SEED, zipf_tokens
-from zloss_lab.bench.layer_suite import HeadCase, launches
-from zloss_lab.bench.steps import Launch, Step, launched, products_of
+from zloss_lab.bench.output_suite import HeadCase, launches
+from zloss_lab.bench.random_inputs import SEED, zipf_tokens
+from zloss_lab.bench.steps import Launch, TrainingStep, launched, products_of
 from zloss_lab.bench.timing import Work
-from zloss_lab.networks import PRESETS, NetworkConfig, NgramNetwork
-from zloss_lab.networks import Precision as TrunkPrecision
+from zloss_lab.experiments import preset_network
+from zloss_lab.networks import NetworkConfig, NgramNetwork, TrunkPrecision
 from zloss_lab.ngrams import NgramBatches
 from zloss_lab.records import Record
 
@@ -54,7 +54,7 @@ class ModelCase(HeadCase):
     @property
     def config(self) -> NetworkConfig:
         """Of the network."""
-        return replace(PRESETS[self.network], precision=self.trunk_precision)
+        return replace(preset_network(self.network), precision=self.trunk_precision)
 
     def bytes_needed(self) -> int:
         hidden_layers = sum(below * above for below, above in pairwise(self.config.sizes))
@@ -89,8 +89,8 @@ class ModelCase(HeadCase):
 
 
 def network_step(
-    entry: Entry, config: NetworkConfig, batch: int, classes: int, device: torch.device
-) -> tuple[Step, NgramBatches]:
+    entry: HeadEntry, config: NetworkConfig, batch: int, classes: int, device: torch.device
+) -> tuple[TrainingStep, NgramBatches]:
     """`(index of a batch, () on the device) -> loss`, and the batches."""
     batches = NgramBatches(
         zipf_tokens(_WORDS, classes),
@@ -116,7 +116,7 @@ def network_step(
     return step, batches
 
 
-def check_capture(entry: Entry, device: torch.device, *, is_full_rank: bool) -> None:
+def check_capture(entry: HeadEntry, device: torch.device, *, is_full_rank: bool) -> None:
     """A captured network must take the steps of the same network uncaptured. The head has been checked on its own."""
     losses: dict[Launch, list[float]] = {}
     for launch in ("eager", "graph"):
@@ -136,7 +136,7 @@ def check_capture(entry: Entry, device: torch.device, *, is_full_rank: bool) -> 
 
 def model_cases(
     networks: Sequence[str],
-    entries: Sequence[Entry],
+    entries: Sequence[HeadEntry],
     *,
     batch: int | None,
     classes: int,
@@ -150,7 +150,7 @@ def model_cases(
             network=network,
             entry=entry,
             batch=batch or BATCHES.get(network, 200),
-            hidden=PRESETS[network].sizes[-1],
+            hidden=preset_network(network).sizes[-1],
             classes=classes,
             trunk_precision=trunk_precision,
             launch=way,

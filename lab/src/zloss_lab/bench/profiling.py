@@ -15,9 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import zloss
 from zloss_lab.bench.entries import FACTORED
-from zloss_lab.bench.inputs import hidden_batches
-from zloss_lab.bench.layer_suite import LayerCase
-from zloss_lab.bench.steps import Step, launched, layer_step
+from zloss_lab.bench.output_suite import LayerCase
+from zloss_lab.bench.random_inputs import hidden_batches
+from zloss_lab.bench.steps import TrainingStep, launched, layer_step
 from zloss_lab.bench.timing import wait_for
 from zloss_lab.records import Record
 
@@ -75,7 +75,7 @@ def profiled_case(*, batch: int, hidden: int, classes: int, device: torch.device
 
 
 def _events(
-    step: Step, batches: Sequence[tuple[torch.Tensor, torch.Tensor]], device: torch.device
+    step: TrainingStep, batches: Sequence[tuple[torch.Tensor, torch.Tensor]], device: torch.device
 ) -> list[Event]:
     """All launches of so many replays; a refactor among them would not belong there."""
     for _ in range(_TRIES):

@@ -14,13 +14,13 @@ import torch
 
 from zloss_lab.bench.cases import Case
 from zloss_lab.bench.gate import WrongResultError
-from zloss_lab.bench.inputs import SEED
 from zloss_lab.bench.memory import cpu_peak_bytes, gpu_peak, release, room_bytes
 from zloss_lab.bench.provenance import provenance
-from zloss_lab.bench.timing import LONG_MS, Runner, ratio
+from zloss_lab.bench.random_inputs import SEED
+from zloss_lab.bench.timing import LONG_MS, TimedWork, ratio
 from zloss_lab.records import Record, write_records
 
-Watcher = Callable[[str, float, int], None]  # what runs, cases done, cases in all
+RaceWatcher = Callable[[str, float, int], None]  # what runs, cases done, cases in all
 
 # Turns, when nobody says how many: fewer where a step takes long.
 _TURNS = {"cuda": 20, "cpu": 30}
@@ -64,7 +64,7 @@ class Heat:
 
     cases: list[Case]
     stack: ExitStack
-    runners: dict[Case, Runner] = field(default_factory=dict)
+    runners: dict[Case, TimedWork] = field(default_factory=dict)
     peaks: dict[Case, int | None] = field(default_factory=dict)
     slowest_ms: float = 0.0
 
@@ -73,7 +73,7 @@ class Race:
     """Measures cases and writes the journal."""
 
     def __init__(
-        self, cases: Sequence[Case], conditions: Conditions, journal: Journal, watch: Watcher
+        self, cases: Sequence[Case], conditions: Conditions, journal: Journal, watch: RaceWatcher
     ) -> None:
         self.places = {case: place for place, case in enumerate(cases)}
         self.conditions, self.journal, self.watch = conditions, journal, watch
@@ -149,7 +149,7 @@ class Race:
         torch.manual_seed(SEED)
         try:
             with ExitStack() as own, gpu_peak(self.device) as peak:
-                runner = Runner(own.enter_context(case.prepared(self.device)), self.device)
+                runner = TimedWork(own.enter_context(case.prepared(self.device)), self.device)
                 step_ms = runner.warm_up()
                 heat.stack.push(own.pop_all())
         except Exception as error:  # as above

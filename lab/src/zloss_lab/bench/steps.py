@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 import zloss
-from zloss_lab.bench.entries import Entry
+from zloss_lab.bench.entries import HeadEntry
 
 Launch = Literal["eager", "graph"]
-Step = Callable[..., Tensor]
+TrainingStep = Callable[..., Tensor]
 
 
 @contextmanager
-def products_of(entry: Entry, device: torch.device) -> Iterator[None]:
+def products_of(entry: HeadEntry, device: torch.device) -> Iterator[None]:
     """Matrix products in the precision of the entry."""
     # The older of torch's two switches, which sets the newer one too: torch.compile reads both and wants them equal.
     matmul = torch.backends.cuda.matmul
@@ -34,8 +34,8 @@ def products_of(entry: Entry, device: torch.device) -> Iterator[None]:
 
 
 def layer_step(
-    entry: Entry, head: zloss.Head, device: torch.device, lr: float | None = None
-) -> Step:
+    entry: HeadEntry, head: zloss.Head, device: torch.device, lr: float | None = None
+) -> TrainingStep:
     """`(h, target) -> loss`: one step of SGD on the head."""
     optimizer = head.sgd(entry.lr if lr is None else lr)
 
@@ -53,6 +53,6 @@ def layer_step(
     return step
 
 
-def launched(step: Step, launch: Launch) -> Step:
+def launched(step: TrainingStep, launch: Launch) -> TrainingStep:
     """The step as it is, or as a CUDA graph, which leaves out the time that the host takes to launch it."""
     return step if launch == "eager" else zloss.CapturedStep(step)

@@ -35,7 +35,7 @@ class Work:
 
 
 @dataclass
-class Runner:
+class TimedWork:
     """Work that takes turns with other work, and the times of its turns."""
 
     work: Work

@@ -20,12 +20,12 @@ import numpy.typing as npt
 import zloss
 from zloss_lab.corpora.catalogue import SPLITS, Recipe
 from zloss_lab.corpora.corpus import FORMAT, VOCABULARY, type_for
-from zloss_lab.corpora.encoding import Encoder, Numbering, Numbers
+from zloss_lab.corpora.encoding import Encoder, Numbering, WordNumbers
 from zloss_lab.corpora.errors import CorpusError
-from zloss_lab.corpora.fetching import Progress
+from zloss_lab.corpora.fetching import ByteWatcher
 from zloss_lab.corpora.locating import Files
 from zloss_lab.corpora.reading import Block, SourceFile
-from zloss_lab.corpora.vocabulary import Choice, Counts, Tally, Vocabulary, choose
+from zloss_lab.corpora.vocabulary import Counts, Tally, Vocabulary, WordChoice, choose
 
 _NUMBER = np.dtype(np.uint32)
 _CHUNK_WORDS = 2**20
@@ -46,7 +46,7 @@ class Piece:
     def __len__(self) -> int:
         return self.stop - self.start
 
-    def chunks(self) -> Iterator[Numbers]:
+    def chunks(self) -> Iterator[WordNumbers]:
         """Its numbers, in arrays of bounded size."""
         with self.path.open("rb") as file:
             file.seek(self.start * _NUMBER.itemsize)
@@ -55,7 +55,7 @@ class Piece:
 
 
 def build(
-    name: str, recipe: Recipe, files: Files, folder: Path, *, workers: int, progress: Progress
+    name: str, recipe: Recipe, files: Files, folder: Path, *, workers: int, progress: ByteWatcher
 ) -> Manifest:
     """Fill the folder with the files of a corpus, all but the manifest, which is returned."""
     sources = {split: [SourceFile(path) for path in paths] for split, paths in files.items()}
@@ -105,8 +105,8 @@ def _tally(numbering: Numbering, counts: Mapping[str, Counts]) -> Tally:
     )
 
 
-def _choice(recipe: Recipe) -> Choice:
-    return Choice(
+def _choice(recipe: Recipe) -> WordChoice:
+    return WordChoice(
         required=frozenset(_special_words(recipe)),
         unknown=recipe.unknown.encode(),
         min_count=recipe.min_count,
@@ -124,7 +124,7 @@ def _number_words(
     numbering: Numbering,
     folder: Path,
     workers: int,
-    progress: Progress,
+    progress: ByteWatcher,
 ) -> dict[str, Piece]:
     """All words as numbers, in one file for each group of sources."""
     report = _reporter(
@@ -209,7 +209,9 @@ def _line_end(text: Piece, position: int, boundary: int | None) -> int:
 # ---- count -----------------------------------------------------------------------------------------------------------
 
 
-def _count_words(pieces: Mapping[str, Piece], size: int, progress: Progress) -> dict[str, Counts]:
+def _count_words(
+    pieces: Mapping[str, Piece], size: int, progress: ByteWatcher
+) -> dict[str, Counts]:
     report = _reporter("count", sum(map(len, pieces.values())) * _NUMBER.itemsize, progress)
     return {split: _count(piece, size, report) for split, piece in pieces.items()}
 
@@ -233,7 +235,7 @@ def _refuse_empty(files: Files, counts: Mapping[str, Counts], special: Sequence[
 
 
 def _write_splits(
-    pieces: Mapping[str, Piece], classes: npt.NDArray[Any], folder: Path, progress: Progress
+    pieces: Mapping[str, Piece], classes: npt.NDArray[Any], folder: Path, progress: ByteWatcher
 ) -> dict[str, Manifest]:
     report = _reporter("write", sum(map(len, pieces.values())) * classes.itemsize, progress)
     little_endian = classes.astype(classes.dtype.newbyteorder("<"))
@@ -268,7 +270,7 @@ def _write_vocabulary(vocabulary: Vocabulary, folder: Path) -> Manifest:
     }
 
 
-def _reporter(stage: str, total: int, progress: Progress) -> Report:
+def _reporter(stage: str, total: int, progress: ByteWatcher) -> Report:
     done = 0
 
     def report(more: int) -> None:

@@ -24,7 +24,7 @@ from zloss_lab.corpora.errors import CorpusError
 from zloss_lab.corpora.reading import Block
 from zloss_lab.corpora.tokenizing import TextFormat
 
-Numbers = npt.NDArray[np.uint32]
+WordNumbers = npt.NDArray[np.uint32]
 
 
 class EncodedBlock(NamedTuple):
@@ -47,7 +47,7 @@ class Numbering(defaultdict[bytes, int]):
             itertools.count().__next__
         )  # not `self.__len__`: a cycle would keep every block's words alive
 
-    def of(self, words: list[bytes]) -> Numbers:
+    def of(self, words: list[bytes]) -> WordNumbers:
         """The number of each word."""
         return np.fromiter(map(self.__getitem__, words), dtype=np.uint32, count=len(words))
 

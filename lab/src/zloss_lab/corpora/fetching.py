@@ -19,14 +19,14 @@ from zloss_lab.corpora.catalogue import Download
 from zloss_lab.corpora.errors import CorpusError
 from zloss_lab.corpora.reading import sha256_of
 
-Progress = Callable[[str, int, int], None]  # stage, bytes done, bytes in all
+ByteWatcher = Callable[[str, int, int], None]  # stage, bytes done, bytes in all
 _PIECE_BYTES = 2**20
 _TIMEOUT_S = 60
 _CONNECTIONS = 5  # for one file
 _BROKEN = (ConnectionError, TimeoutError, http.client.HTTPException)
 
 
-def download(item: Download, folder: Path, progress: Progress) -> Path:
+def download(item: Download, folder: Path, progress: ByteWatcher) -> Path:
     """The file in the folder, fetched if it is not there; it gets its name when its checksum is right."""
     target = folder / item.file_name
     if target.exists() and sha256_of(target) == item.sha256:
@@ -54,7 +54,7 @@ def is_archive(name: str) -> bool:
     return name.endswith((".zip", ".tar.gz", ".tgz", ".tar"))
 
 
-def unpack(archive: Path, folder: Path, progress: Progress) -> None:
+def unpack(archive: Path, folder: Path, progress: ByteWatcher) -> None:
     """Make the folder with all files of the archive; there is no folder unless all went well.
 
     Only plain files are taken, to places inside the folder: links, devices, absolute names and `..` are refused.
@@ -74,7 +74,7 @@ def unpack(archive: Path, folder: Path, progress: Progress) -> None:
         ) from error
 
 
-def _fetch(item: Download, target: Path, progress: Progress) -> None:
+def _fetch(item: Download, target: Path, progress: ByteWatcher) -> None:
     """Write the file; where the connection breaks, another one goes on from there."""
     with target.open("wb") as file:
         for left in reversed(range(_CONNECTIONS)):
@@ -86,7 +86,7 @@ def _fetch(item: Download, target: Path, progress: Progress) -> None:
                     raise
 
 
-def _receive(item: Download, file: IO[bytes], progress: Progress) -> None:
+def _receive(item: Download, file: IO[bytes], progress: ByteWatcher) -> None:
     """Write what is missing of a file, or all of it anew where the server gives no parts."""
     request = urllib.request.Request(
         item.url, headers={"Range": f"bytes={file.tell()}-"} if file.tell() else {}

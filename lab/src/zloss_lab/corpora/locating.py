@@ -9,13 +9,13 @@ from zloss_lab import durable
 from zloss_lab.corpora.catalogue import CATALOGUE, SPLITS, NamedCorpus
 from zloss_lab.corpora.corpus import MANIFEST, VOCABULARY
 from zloss_lab.corpora.errors import CorpusError
-from zloss_lab.corpora.fetching import Progress, download, is_archive, unpack, verify
+from zloss_lab.corpora.fetching import ByteWatcher, download, is_archive, unpack, verify
 from zloss_lab.corpora.reading import COMPRESSED, text_name
 
 Files = dict[str, tuple[Path, ...]]  # of each split, in order
 
 
-def named_files(name: str, source: Path | None, downloads: Path, progress: Progress) -> Files:
+def named_files(name: str, source: Path | None, downloads: Path, progress: ByteWatcher) -> Files:
     """The files of a corpus of the catalogue, from `source` if given; downloaded and unpacked if need be."""
     corpus = CATALOGUE[name]
     if source is not None:
@@ -60,7 +60,7 @@ def find_files(name: str, folder: Path) -> dict[str, dict[str, tuple[Path, ...]]
     )
 
 
-def _from_source(name: str, source: Path, downloads: Path, progress: Progress) -> Files:
+def _from_source(name: str, source: Path, downloads: Path, progress: ByteWatcher) -> Files:
     if not source.is_dir():
         raise CorpusError(f"there is no folder {source} with the files of {name}")
     if not (missing := _missing(found := find_files(name, source))):
@@ -87,7 +87,7 @@ def _from_package(name: str, package: str) -> Files:
     return _complete(found)
 
 
-def _from_network(name: str, downloads: Path, progress: Progress) -> Files:
+def _from_network(name: str, downloads: Path, progress: ByteWatcher) -> Files:
     try:
         with durable.tidied(downloads):
             arrived = [download(item, downloads, progress) for item in CATALOGUE[name].downloads]
@@ -100,7 +100,7 @@ def _from_network(name: str, downloads: Path, progress: Progress) -> Files:
     return files
 
 
-def _unpacked(name: str, archive: Path, downloads: Path, progress: Progress) -> Files:
+def _unpacked(name: str, archive: Path, downloads: Path, progress: ByteWatcher) -> Files:
     target = downloads / "unpacked"
     if not target.exists():
         unpack(archive, target, progress)

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,8 +13,9 @@ from zloss_lab.corpora.building import Manifest, build
 from zloss_lab.corpora.catalogue import CATALOGUE, Recipe
 from zloss_lab.corpora.corpus import MANIFEST, Corpus, read_manifest
 from zloss_lab.corpora.errors import CorpusError
-from zloss_lab.corpora.fetching import Progress
+from zloss_lab.corpora.fetching import ByteWatcher
 from zloss_lab.corpora.locating import Files, named_files, own_files
+from zloss_lab.corpora.options import PreparationOptions
 from zloss_lab.corpora.reading import COMPRESSED, sha256_of
 from zloss_lab.corpora.tokenizing import TextFormat
 
@@ -28,73 +29,38 @@ def prepare(
     name_or_path: str | Path,
     folder: str | Path,
     *,
-    source: str | Path | None = None,
-    valid: str | Path | None = None,
-    test: str | Path | None = None,
-    fractions: tuple[float, float] | None = None,
-    min_count: int | None = None,
-    max_words: int | None = None,
-    whole_vocabulary: bool | None = None,
-    lines: bool | None = None,
-    tokenizer: str | None = None,
     downloads: str | Path | None = None,
     workers: int | None = None,
-    check_counts: bool = True,
-    progress: Progress | None = None,
+    progress: ByteWatcher | None = None,
+    **options: Any,
 ) -> Corpus:
-    """Make a prepared corpus in `folder`, or open it where it is there already.
+    """Make a prepared corpus in `folder`, or open the corpus that is there already.
 
     Args:
         name_or_path: a name of the CATALOGUE, or a text file or folder of your own (plain, .gz, .xz, .zst; UTF-8);
             write "./ptb" for a folder that is called like a named corpus
         folder: made by this; it appears when all is done, and never half of it
-        source: the folder with the files of a named corpus, or with its archive; without it they are downloaded
-        valid, test: files of your own for these splits; a split without files is cut off the end of the text
-        fractions: of the words that go to the valid and the test split where these are cut off; 0 for no such split
-        min_count: leave out words that occur less often
-        max_words: leave out all but that many words, special ones included
-        whole_vocabulary: take the words of all splits, as is customary for text8, not of the training split alone
-        lines: whether the end of a line means something and becomes the word `<eos>`
-        tokenizer: "whitespace" for text that is tokenised already, "english" for plain text
-        downloads: where downloaded files are kept; `downloads` beside the folder unless told
-        workers: processes beside this one; unless told, none for a small corpus and one per core for others
-        check_counts: refuse a named corpus whose words or vocabulary are not as many as they should be
+        downloads: where downloaded files are kept; `downloads` beside the folder by default
+        workers: processes beside this one; by default none for a small corpus and one per core for others
         progress: called with the stage ("download", "unpack", "read", "count", "write"), bytes done and bytes in all
+        **options: fields of `PreparationOptions`, such as `min_count=3`
     """
+    chosen = PreparationOptions(**options)
     folder, report = Path(folder), progress or _silent
     if files_above := [place for place in folder.parents if place.is_file()]:
         raise CorpusError(
             f"cannot write the corpus {folder}: the file {files_above[0]} is in the way"
         )
-    changes = _checked_changes(
-        fractions=fractions,
-        min_count=min_count,
-        max_words=max_words,
-        whole_vocabulary=whole_vocabulary,
-    )
-    if str(name_or_path) not in CATALOGUE:
-        job = _Job(
-            _name_of(Path(name_or_path)),
-            replace(_own_recipe(lines, tokenizer), **changes),
-            is_named=False,
-        )
-        _refuse_given(f"{name_or_path}, which is no named corpus", **{"source (--from)": source})
-        files = own_files(Path(name_or_path), _path(valid), _path(test))
+    job = _job(name_or_path, chosen)
+    if not job.is_named:
+        files = own_files(Path(name_or_path), chosen.valid, chosen.test)
     else:
-        job = _Job(
-            str(name_or_path),
-            replace(CATALOGUE[str(name_or_path)].recipe, **changes),
-            is_named=True,
-        )
-        _refuse_given(
-            job.name, valid=valid, test=test, fractions=fractions, lines=lines, tokenizer=tokenizer
-        )
-        if source is None and _is_prepared(folder, job):
+        if chosen.source is None and _is_prepared(folder, job):
             return Corpus.open(folder)
         kept = folder.parent / "downloads" if downloads is None else Path(downloads)
-        files = named_files(job.name, _path(source), kept / job.name, report)
+        files = named_files(job.name, chosen.source, kept / job.name, report)
     if not _is_prepared(folder, job, files):
-        _make(folder, job, files, _workers(workers, files), check_counts, report)
+        _make(folder, job, files, _workers(workers, files), chosen.check_counts, report)
     return Corpus.open(folder)
 
 
@@ -112,8 +78,29 @@ class _Job:
         return dict(json.loads(json.dumps(asdict(self.recipe))))
 
 
+def _job(name_or_path: str | Path, options: PreparationOptions) -> _Job:
+    """Return the job that the options describe; refuse options that do not go with the corpus."""
+    name = str(name_or_path)
+    changes = options.given("fractions", "min_count", "max_words", "whole_vocabulary")
+    if name in CATALOGUE:
+        _refuse(name, options.given("valid", "test", "fractions", "lines", "tokenizer"))
+        return _Job(name, replace(CATALOGUE[name].recipe, **changes), is_named=True)
+    _refuse(f"{name}, which is no named corpus", ["source (--from)"] if options.source else [])
+    boundary = None if options.lines is False else "<eos>"
+    text = TextFormat(tokenizer=options.tokenizer or "whitespace", boundary=boundary)
+    recipe = replace(Recipe(text=text, padding=boundary), **changes)
+    return _Job(_name_of(Path(name_or_path)), recipe, is_named=False)
+
+
+def _refuse(whose: str, given: Iterable[str]) -> None:
+    names = list(given)
+    if names:
+        verb = "are not options" if len(names) > 1 else "is not an option"
+        raise CorpusError(f"{' and '.join(names)} {verb} for {whose}")
+
+
 def _make(
-    folder: Path, job: _Job, files: Files, workers: int, check_counts: bool, progress: Progress
+    folder: Path, job: _Job, files: Files, workers: int, check_counts: bool, progress: ByteWatcher
 ) -> None:
     """All in a folder beside, which takes its place when it is complete."""
     with _explained(folder), durable.new_folder(folder) as partial:
@@ -209,44 +196,12 @@ def _check_counts(job: _Job, manifest: Manifest) -> None:
             )
 
 
-# ---- options ---------------------------------------------------------------------------------------------------------
-
-
-def _checked_changes(**options: Any) -> dict[str, Any]:
-    """The options that were given, if they make sense."""
-    given = {name: value for name, value in options.items() if value is not None}
-    for name in given.keys() & {"min_count", "max_words"}:
-        if not isinstance(given[name], int) or given[name] < 1:
-            raise CorpusError(f"{name} must be a whole number from 1 on, got {given[name]!r}")
-    if "fractions" in given:
-        valid, test = given["fractions"] = tuple(given["fractions"])
-        if not (valid >= 0 and test >= 0 and valid + test < 1):
-            raise CorpusError(
-                f"fractions must be two numbers from 0 on whose sum is below 1, got {valid} and {test}"
-            )
-    return given
-
-
-def _own_recipe(lines: bool | None, tokenizer: str | None) -> Recipe:
-    boundary = None if lines is False else "<eos>"
-    return Recipe(
-        text=TextFormat(tokenizer=tokenizer or "whitespace", boundary=boundary), padding=boundary
-    )
-
-
-def _refuse_given(whose: str, **options: object) -> None:
-    if given := [name for name, value in options.items() if value is not None]:
-        verb = "are not options" if len(given) > 1 else "is not an option"
-        raise CorpusError(f"{' and '.join(given)} {verb} for {whose}")
+# ---- defaults --------------------------------------------------------------------------------------------------------
 
 
 def _name_of(path: Path) -> str:
     """After the file or folder, without endings."""
     return path.resolve().name.partition(".")[0] or "text"
-
-
-def _path(path: str | Path | None) -> Path | None:
-    return None if path is None else Path(path)
 
 
 def _workers(asked: int | None, files: Files) -> int:

@@ -101,7 +101,7 @@ class Tally:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class WordChoice:
     """Which words become classes. All words named here stand in the tally, with no occurrence if need be."""
 
     required: frozenset[bytes]
@@ -113,7 +113,7 @@ class Choice:
     whole_vocabulary: bool = False  # count in all splits, not in the training split alone
 
 
-def choose(tally: Tally, choice: Choice) -> tuple[Vocabulary, npt.NDArray[np.uint32]]:
+def choose(tally: Tally, choice: WordChoice) -> tuple[Vocabulary, npt.NDArray[np.uint32]]:
     """The vocabulary, and the class of every word of the tally."""
     words, unknown = list(tally.numbering), tally.numbering[choice.unknown]
     kept = _kept(words, tally, choice)
@@ -130,7 +130,7 @@ def choose(tally: Tally, choice: Choice) -> tuple[Vocabulary, npt.NDArray[np.uin
     ), classes
 
 
-def _kept(words: list[bytes], tally: Tally, choice: Choice) -> npt.NDArray[np.bool_]:
+def _kept(words: list[bytes], tally: Tally, choice: WordChoice) -> npt.NDArray[np.bool_]:
     """Which words of the tally are classes."""
     everywhere = tally.in_training + tally.elsewhere
     basis = everywhere if choice.whole_vocabulary else tally.in_training

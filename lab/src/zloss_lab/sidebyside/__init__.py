@@ -18,7 +18,7 @@ What becomes of a trial depends on its own experiment, not on its neighbours: it
 batches of the same experiment trained by itself (`zloss_lab.training.fit`), and takes the same steps up to rounding.
 """
 
-from zloss_lab.sidebyside.training import Outcome as Outcome
 from zloss_lab.sidebyside.training import SideBySide as SideBySide
+from zloss_lab.sidebyside.training import TrialOutcome as TrialOutcome
 from zloss_lab.sidebyside.training import Validation as Validation
-from zloss_lab.sidebyside.trials import grouped as grouped
+from zloss_lab.sidebyside.trial_settings import grouped as grouped

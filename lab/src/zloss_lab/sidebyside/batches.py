@@ -7,12 +7,12 @@ for every seed: 8 bytes an example, so that a batch is a few operations for all 
 import torch
 from torch import Tensor
 
-from zloss_lab.ngrams import Batch, NgramBatches
+from zloss_lab.ngrams import NgramBatch, NgramBatches
 from zloss_lab.permutation import Permutation
 
 
 class StackedBatches:
-    """Batch after batch of n-grams for T trials; shape letters otherwise as in `zloss_lab.ngrams`.
+    """NgramBatch after batch of n-grams for T trials; shape letters otherwise as in `zloss_lab.ngrams`.
 
     Args:
         batches: of any of the trials; it gives the text and the size of a batch.
@@ -53,7 +53,7 @@ class StackedBatches:
             examples.copy_(permutation(self._positions))
         self._next.zero_()
 
-    def next(self) -> Batch:  # (T, B, n), (T, B)
+    def next(self) -> NgramBatch:  # (T, B, n), (T, B)
         """The next batch of the epoch that was started."""
         positions = self._next * self.batch_size + self._positions[: self.batch_size]
         examples = self._examples[:, positions][self._seed_of_trial]

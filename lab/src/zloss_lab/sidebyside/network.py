@@ -18,8 +18,8 @@ from torch import Tensor
 
 from zloss.precision import exact_products, tf32_products
 from zloss_lab.evaluation import worst_where_zero
-from zloss_lab.sidebyside.losses import STACKED_LOSSES
-from zloss_lab.sidebyside.trials import Settings
+from zloss_lab.sidebyside.stacked_losses import STACKED_LOSSES
+from zloss_lab.sidebyside.trial_settings import TrialSettings
 from zloss_lab.sidebyside.weights import StackedWeights
 
 
@@ -35,7 +35,7 @@ class StackedNetwork:
     """
 
     def __init__(
-        self, weights: StackedWeights, settings: Settings, *, loss: str, tf32: bool = False
+        self, weights: StackedWeights, settings: TrialSettings, *, loss: str, tf32: bool = False
     ) -> None:
         self.weights, self.settings, self.loss_name, self.tf32 = weights, settings, loss, tf32
         self.lr_factor = torch.ones((), device=weights.output.device)  # of all learning rates

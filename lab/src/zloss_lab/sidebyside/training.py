@@ -26,13 +26,13 @@ from zloss_lab.networks import NgramNetwork
 from zloss_lab.sidebyside.batches import StackedBatches
 from zloss_lab.sidebyside.dropout import DropoutNumbers
 from zloss_lab.sidebyside.network import StackedNetwork
-from zloss_lab.sidebyside.ranking import evaluate_stack
-from zloss_lab.sidebyside.trials import Settings, check_score, check_trials
+from zloss_lab.sidebyside.stacked_ranking import evaluate_stack
+from zloss_lab.sidebyside.trial_settings import TrialSettings, check_score, check_trials
 from zloss_lab.sidebyside.weights import StackedWeights
 from zloss_lab.training import (
     Experiment,
-    Progress,
-    Watcher,
+    TrainingProgress,
+    TrainingWatcher,
     batches_of,
     build_network,
     device_of,
@@ -44,7 +44,7 @@ _IDLE_SHARE = 0.25
 
 # Told the number of epochs that are done and the latest validation of every trial, None for those that have ended;
 # returns the trials to end.
-Judge = Callable[[int, list[Evaluation | None]], Collection[int]]
+StackJudge = Callable[[int, list[Evaluation | None]], Collection[int]]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Validation:
 
 
 @dataclass
-class Outcome:
+class TrialOutcome:
     """What became of a trial."""
 
     experiment: Experiment
@@ -87,7 +87,7 @@ class SideBySide:
     """Experiments that are trained together.
 
     Args:
-        experiments: the trials, which agree in all but some keys: see `zloss_lab.sidebyside.trials`.
+        experiments: the trials, which agree in all but some keys: see `zloss_lab.sidebyside.trial_settings`.
         scores: by which the best weights of every trial are kept too, beside `training.score`: a copy of all weights
             for each.
         watch: told of the progress every `training.log_every` steps and after each validation: the words per second of
@@ -99,12 +99,12 @@ class SideBySide:
         experiments: Sequence[Experiment],
         *,
         scores: Sequence[str] = (),
-        watch: Watcher | None = None,
+        watch: TrainingWatcher | None = None,
     ) -> None:
         check_trials(experiments)
         for score in scores:
             check_score(score)
-        self.outcomes = [Outcome(experiment) for experiment in experiments]
+        self.outcomes = [TrialOutcome(experiment) for experiment in experiments]
         self.step = 0
         self._watch = watch or (lambda _: None)
         self._first = experiments[0]  # which speaks for all in what they agree in
@@ -131,7 +131,7 @@ class SideBySide:
         """Where training ends."""
         return self._first.training.last_step(len(self.batches))
 
-    def train(self, judge: Judge | None = None) -> list[Outcome]:
+    def train(self, judge: StackJudge | None = None) -> list[TrialOutcome]:
         """Take all steps. After each validation but the last, the judge says which trials end."""
         training = self._first.training
         self._since = time.perf_counter(), self.step
@@ -185,7 +185,7 @@ class SideBySide:
         """All trials, whether they have ended or not."""
         network = self._first.network
         experiments = [outcome.experiment for outcome in self.outcomes]
-        settings = Settings.of(experiments, len(self._corpus.vocabulary), self.device)
+        settings = TrialSettings.of(experiments, len(self._corpus.vocabulary), self.device)
         return StackedNetwork(
             weights, settings, loss=network.head.loss, tf32=network.precision == "tf32"
         )
@@ -257,7 +257,7 @@ class SideBySide:
 
     # ---- validation --------------------------------------------------------------------------------------------------
 
-    def _validate(self, judge: Judge | None) -> None:
+    def _validate(self, judge: StackJudge | None) -> None:
         evaluations = self._evaluations()
         for row, trial in enumerate(self.trials):
             evaluation = evaluations[trial]
@@ -308,7 +308,7 @@ class SideBySide:
         return min(costs, key=costs.__getitem__)
 
     def _tell(self, trial: int, loss: float, validation: Evaluation | None) -> None:
-        progress = Progress(
+        progress = TrainingProgress(
             step=self.step,
             steps=self.last_step,
             epoch=self.step / len(self.batches),

@@ -13,21 +13,21 @@ from zloss_lab.training.assembly import (
     load_network,
     open_corpus,
 )
-from zloss_lab.training.config import Experiment, TrainingConfig
+from zloss_lab.training.experiment import Experiment, TrainingConfig
 from zloss_lab.training.fitting import fit, resumed
 from zloss_lab.training.interrupts import deferred_interrupt
-from zloss_lab.training.progress import Progress, Watcher
+from zloss_lab.training.progress import TrainingProgress, TrainingWatcher
 from zloss_lab.training.schedule import Schedule, linear_factor
 from zloss_lab.training.trainer import DivergedError, Trainer
 
 __all__ = [
     "DivergedError",
     "Experiment",
-    "Progress",
     "Schedule",
     "Trainer",
     "TrainingConfig",
-    "Watcher",
+    "TrainingProgress",
+    "TrainingWatcher",
     "batches_of",
     "build_network",
     "build_optimizers",

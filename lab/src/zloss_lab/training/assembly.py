@@ -7,7 +7,7 @@ from zloss_lab.corpora import Corpus, MissingCorpusError
 from zloss_lab.networks import NgramNetwork
 from zloss_lab.ngrams import NgramBatches
 from zloss_lab.runs import Checkpoint, Run, RunError
-from zloss_lab.training.config import Experiment
+from zloss_lab.training.experiment import Experiment
 from zloss_lab.training.state import with_prefix
 
 _EVALUATION_SEED = 0  # runs with other seeds are judged by the same sample

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from zloss_lab.configuration import ConfigError, differing, from_table, to_table
 from zloss_lab.runs import Run, RunError
-from zloss_lab.training.config import Experiment
-from zloss_lab.training.progress import Watcher
+from zloss_lab.training.experiment import Experiment
+from zloss_lab.training.progress import TrainingWatcher
 from zloss_lab.training.trainer import Trainer
 
 # What may be changed in the config of a run that has begun. All else is in the weights or the optimizers by then.
@@ -27,7 +27,7 @@ _CHANGEABLE = (
 
 
 def fit(
-    config: Experiment, folder: Path, *, resume: bool = False, watch: Watcher | None = None
+    config: Experiment, folder: Path, *, resume: bool = False, watch: TrainingWatcher | None = None
 ) -> Run:
     """Train until the schedule ends, and return the run. With `resume`, go on where the run in `folder` stopped."""
     run = Run(folder)

@@ -7,7 +7,7 @@ from zloss_lab.evaluation import Evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class TrainingProgress:
     """What a watcher is told, every `log_every` steps and after each validation."""
 
     step: int
@@ -20,4 +20,4 @@ class Progress:
     validation: Evaluation | None = None
 
 
-Watcher = Callable[[Progress], None]
+TrainingWatcher = Callable[[TrainingProgress], None]

@@ -6,7 +6,7 @@ that no longer helps. By "linear" they fall to zero over the whole run, whatever
 
 from dataclasses import dataclass
 
-from zloss_lab.training.config import TrainingConfig
+from zloss_lab.training.experiment import TrainingConfig
 
 # Of the linear schedule. A learning rate is part of a captured CUDA graph, and each change captures anew.
 STAGES = 20

@@ -26,9 +26,9 @@ from zloss_lab.training.assembly import (
     load_network,
     open_corpus,
 )
-from zloss_lab.training.config import Experiment
+from zloss_lab.training.experiment import Experiment
 from zloss_lab.training.interrupts import deferred_interrupt
-from zloss_lab.training.progress import Progress, Watcher
+from zloss_lab.training.progress import TrainingProgress, TrainingWatcher
 from zloss_lab.training.schedule import Schedule, linear_factor
 from zloss_lab.training.state import (
     joined_state,
@@ -55,7 +55,7 @@ class DivergedError(RunError):
 class Trainer:
     """A network with its data, optimizers and schedule, on its way through the steps of a run."""
 
-    def __init__(self, config: Experiment, run: Run, watch: Watcher) -> None:
+    def __init__(self, config: Experiment, run: Run, watch: TrainingWatcher) -> None:
         self.config, self.run, self.watch = config, run, watch
         self.device = device_of(config.device)
         torch.manual_seed(config.training.seed)
@@ -205,14 +205,14 @@ class Trainer:
         layer = getattr(self.network.head, "layer", None)
         return layer if isinstance(layer, zloss.FactoredLinear) else None
 
-    def _progress(self, loss: float, validation: Evaluation | None = None) -> Progress:
+    def _progress(self, loss: float, validation: Evaluation | None = None) -> TrainingProgress:
         then, step = self._since
         now = time.perf_counter()
         words = (self.step - step) * self.config.training.batch_size
         self._since = (now, self.step)
         with self._refusal_explained():
             condition = None if self._factored is None else self._factored.condition()
-        return Progress(
+        return TrainingProgress(
             step=self.step,
             steps=self._expected_steps(),
             epoch=self.step / len(self.batches),

@@ -17,9 +17,9 @@ import torch
 from zloss.heads.config import LOSSES
 from zloss_lab.evaluation import Evaluation
 from zloss_lab.runs import RunError
-from zloss_lab.sidebyside import Outcome, SideBySide
-from zloss_lab.sidebyside.trials import FREE, check_trials
-from zloss_lab.training import DivergedError, Experiment, Progress, fit
+from zloss_lab.sidebyside import SideBySide, TrialOutcome
+from zloss_lab.sidebyside.trial_settings import FREE, check_trials
+from zloss_lab.training import DivergedError, Experiment, TrainingProgress, fit
 
 PASSING = "running-"  # and the number of a trial: its run, where runs are not kept
 _LOSS_OPTIONS = {f"network.head.{option}" for loss in LOSSES.values() for option in loss.options}
@@ -74,7 +74,7 @@ class OneByOne:
         }
 
     def _train(self, number: int, experiment: Experiment, judge: Judge) -> Ending:
-        def watch(progress: Progress) -> None:
+        def watch(progress: TrainingProgress) -> None:
             if progress.validation is None:
                 return
             to_stop = judge(progress.epoch, {number: progress.validation})
@@ -139,7 +139,7 @@ class Together:
 class _Messenger:
     """Between a stack, which counts its trials from 0, and a judge, who knows them by other numbers."""
 
-    def __init__(self, outcomes: Mapping[int, Outcome], judge: Judge) -> None:
+    def __init__(self, outcomes: Mapping[int, TrialOutcome], judge: Judge) -> None:
         self.outcomes, self._judge = outcomes, judge
         self._told = dict.fromkeys(outcomes, 0)  # validations so far
 
@@ -160,7 +160,7 @@ class _Messenger:
         return [place for place, number in enumerate(self.outcomes) if number in to_stop]
 
 
-def _ending(outcome: Outcome) -> Ending:
+def _ending(outcome: TrialOutcome) -> Ending:
     if outcome.diverged:
         return Ending(
             "diverged", "the loss, a weight or the score of a word is no longer a finite number"

@@ -31,7 +31,7 @@ _OF_A_WORKER = ("corpus", "trials", "storage", "name")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class StudyPlan:
     """What is asked of a study."""
 
     corpus: str  # folder of a prepared corpus
@@ -137,7 +137,7 @@ class Plan:
         write_file(folder / FILE, json.dumps(dataclasses.asdict(self), indent=2) + "\n")
 
     @classmethod
-    def read(cls, folder: Path) -> "Plan":
+    def read(cls, folder: Path) -> "StudyPlan":
         """That of the study in a folder."""
         path = folder / FILE
         if not path.is_file():

@@ -11,13 +11,13 @@ from typing import Any
 from zloss_lab.configuration import dotted, overridden, to_table
 from zloss_lab.experiments import parse_settings
 from zloss_lab.training import Experiment
-from zloss_lab.tuning.plan import Plan
+from zloss_lab.tuning.plan import StudyPlan
 from zloss_lab.tuning.trials import Trial
 
 _HEAD = "network.head"
 
 
-def train_command(plan: Plan, trial: Trial, score: str) -> str:
+def train_command(plan: StudyPlan, trial: Trial, score: str) -> str:
     """A command that trains the network of a trial, and keeps the best of it by a score."""
     table = to_table(_experiment(plan, trial, score))
     over_preset = parse_settings(plan.settings) | trial.settings | {"training.score": score}
@@ -31,7 +31,7 @@ def train_command(plan: Plan, trial: Trial, score: str) -> str:
     )
 
 
-def train_config(plan: Plan, trial: Trial, score: str) -> str:
+def train_config(plan: StudyPlan, trial: Trial, score: str) -> str:
     """The same as a TOML file, with all keys but the corpus; what is none is the word "none"."""
     table = to_table(_experiment(plan, trial, score))
     del table["corpus"]
@@ -56,7 +56,7 @@ def toml_value(value: Any) -> str:
     return json.dumps(value) if isinstance(value, str | bool) else repr(value)
 
 
-def _experiment(plan: Plan, trial: Trial, score: str) -> Experiment:
+def _experiment(plan: StudyPlan, trial: Trial, score: str) -> Experiment:
     return dataclasses.replace(plan, score=score).experiment(trial.settings)
 
 

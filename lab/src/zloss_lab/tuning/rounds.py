@@ -10,22 +10,22 @@ from optuna.trial import TrialState
 from zloss_lab.evaluation import Evaluation
 from zloss_lab.training import Experiment
 from zloss_lab.tuning.evaluators import Ending
-from zloss_lab.tuning.plan import Plan
+from zloss_lab.tuning.plan import StudyPlan
 from zloss_lab.tuning.pruning import behind
 from zloss_lab.tuning.trials import (
     CURVE,
     ENDING,
     WHY,
-    Scores,
-    State,
     Trial,
+    TrialStatus,
+    ValidationScores,
     best_validation,
     cost,
     scores_of,
 )
 from zloss_lab.tuning.workers import GIVEN_UP, WORKER, own_name
 
-Watcher = Callable[
+StudyWatcher = Callable[
     [Sequence[Trial]], None
 ]  # called with trials that have been validated, or have ended
 
@@ -33,10 +33,10 @@ Watcher = Callable[
 class Round:
     """Trials that are trained at the same time."""
 
-    def __init__(self, study: optuna.Study, plan: Plan, watch: Watcher) -> None:
+    def __init__(self, study: optuna.Study, plan: StudyPlan, watch: StudyWatcher) -> None:
         self._study, self._plan, self._watch = study, plan, watch
         self._trials: dict[int, optuna.Trial] = {}
-        self._curves: dict[int, list[Scores]] = {}
+        self._curves: dict[int, list[ValidationScores]] = {}
         self._given_up: set[int] = set()  # by others, who took this worker for gone
 
     def begin(self, trials: Iterator[optuna.Trial]) -> dict[int, Experiment]:
@@ -82,7 +82,7 @@ class Round:
         score = self._plan.score
         return cost({score: None if math.isnan(reported) else reported}, score)
 
-    def _note(self, number: int, scores: Scores) -> None:
+    def _note(self, number: int, scores: ValidationScores) -> None:
         curve, value = self._curves[number], scores.get(self._plan.score)
         curve.append(scores)
         try:
@@ -126,12 +126,12 @@ class Round:
         for trial in self._trials.values():
             self._study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
 
-    def _view(self, number: int, state: State, why: str = "") -> Trial:
+    def _view(self, number: int, state: TrialStatus, why: str = "") -> Trial:
         settings = self._plan.searched.settings(self._trials[number].params)
         return Trial(number, state, settings, self._curves[number], why, seconds=None)
 
 
-def begun_trials(study: optuna.Study, plan: Plan) -> list[Trial]:
+def begun_trials(study: optuna.Study, plan: StudyPlan) -> list[Trial]:
     """What is known of all trials that somebody has begun, whoever that was."""
     begun = [state for state in TrialState if state != TrialState.WAITING]
     return [
@@ -139,7 +139,7 @@ def begun_trials(study: optuna.Study, plan: Plan) -> list[Trial]:
     ]
 
 
-def _state(ending: Ending, plan: Plan) -> State:
+def _state(ending: Ending, plan: StudyPlan) -> TrialStatus:
     if ending.state in ("diverged", "failed"):
         return ending.state
     # Where trials are judged by their first steps, to be stopped is how they end.

@@ -112,8 +112,9 @@ class Choices:
     def _labels(self) -> list[CategoricalChoiceType]:
         """What Optuna can store: lists and tables as text."""
         return [
-            json.dumps(value) if isinstance(value, list | dict) else value for value in self.choices
-        ]  # type: ignore[misc]
+            json.dumps(value) if isinstance(value, list | dict) else value  # type: ignore[misc]
+            for value in self.choices
+        ]
 
 
 Entry = Range | Choices

@@ -22,10 +22,10 @@ from zloss_lab.durable import is_partial, locked, tidied
 from zloss_lab.runs import RunError, require_utf8
 from zloss_lab.training import deferred_interrupt
 from zloss_lab.tuning.evaluators import PASSING, Evaluator
-from zloss_lab.tuning.plan import FILE, Plan
-from zloss_lab.tuning.rounds import Round, Watcher, begun_trials
+from zloss_lab.tuning.plan import FILE, StudyPlan
+from zloss_lab.tuning.rounds import Round, StudyWatcher, begun_trials
 from zloss_lab.tuning.sampling import NumberedTPE
-from zloss_lab.tuning.storage import DATABASE, explained, optuna_study
+from zloss_lab.tuning.trial_storage import DATABASE, explained, optuna_study
 from zloss_lab.tuning.trials import Trial
 from zloss_lab.tuning.workers import abandoned, signs_of_life
 
@@ -36,7 +36,7 @@ _EXPLORING_ROUNDS = 4  # in which trials that are trained together share what ch
 class TuningStudy:
     """A study that is open for work, or to be looked at. Make one with `begin`, open it with `open`."""
 
-    def __init__(self, folder: Path, plan: Plan, *, makes: bool) -> None:
+    def __init__(self, folder: Path, plan: StudyPlan, *, makes: bool) -> None:
         self.folder, self.plan = folder, plan
         self._sampler = NumberedTPE(plan.seed)
         for name in (str(folder), plan.name):
@@ -45,7 +45,9 @@ class TuningStudy:
             self._study = optuna_study(folder, plan, self._sampler, makes=makes)
 
     @classmethod
-    def begin(cls, folder: Path, plan: Plan, evaluator: Evaluator | None = None) -> "TuningStudy":
+    def begin(
+        cls, folder: Path, plan: StudyPlan, evaluator: Evaluator | None = None
+    ) -> "TuningStudy":
         """A new study, or the one that is there if it was asked the same. Only the number of trials may change.
 
         What the evaluator that is to work on it cannot train is refused before there is a study.
@@ -54,7 +56,7 @@ class TuningStudy:
         if is_new:
             _require_new(folder)
         else:
-            _require_same(Plan.read(folder), plan, folder)
+            _require_same(StudyPlan.read(folder), plan, folder)
         plan.check()
         if is_new:  # nobody opens the text of a study that has nothing left to do
             plan.check_text()
@@ -71,7 +73,7 @@ class TuningStudy:
     @classmethod
     def open(cls, folder: Path) -> "TuningStudy":
         """One that exists."""
-        plan = Plan.read(folder)
+        plan = StudyPlan.read(folder)
         if plan.storage is None and not (folder / DATABASE).exists():
             raise RunError(
                 f"the trials of {folder} are gone: restore its {DATABASE}, or begin a new study"
@@ -99,7 +101,9 @@ class TuningStudy:
             0, self.plan.trials - sum(trial.state != "interrupted" for trial in self.trials())
         )
 
-    def run(self, evaluator: Evaluator, *, at_once: int = 1, watch: Watcher | None = None) -> None:
+    def run(
+        self, evaluator: Evaluator, *, at_once: int = 1, watch: StudyWatcher | None = None
+    ) -> None:
         """Work until all trials have been begun, `at_once` of them together."""
         watch = watch or (lambda _: None)
         _require_trainable(self.plan, evaluator)
@@ -127,7 +131,7 @@ class TuningStudy:
                     if is_left:
                         shutil.rmtree(place, ignore_errors=True)
 
-    def _run_round(self, evaluator: Evaluator, count: int, watch: Watcher) -> None:
+    def _run_round(self, evaluator: Evaluator, count: int, watch: StudyWatcher) -> None:
         round_ = Round(self._study, self.plan, watch)
         try:
             with _uninterrupted():
@@ -157,7 +161,7 @@ class TuningStudy:
         return rounds < _EXPLORING_ROUNDS or rounds % 2 == 0
 
 
-def _require_trainable(plan: Plan, evaluator: Evaluator) -> None:
+def _require_trainable(plan: StudyPlan, evaluator: Evaluator) -> None:
     """Refuse a study with a trial that would end all others, as the evaluator cannot train it."""
     for settings in plan.searched.examples():
         evaluator.check(plan.trial(settings))
@@ -176,7 +180,7 @@ def _require_new(folder: Path) -> None:
         raise RunError(f"{folder} is not empty and not a study: choose another folder")
 
 
-def _require_same(was: Plan, plan: Plan, folder: Path) -> None:
+def _require_same(was: StudyPlan, plan: StudyPlan, folder: Path) -> None:
     before, now = dataclasses.asdict(was), dataclasses.asdict(plan)
     if changed := [name for name in now if name != "trials" and before[name] != now[name]]:
         raise RunError(

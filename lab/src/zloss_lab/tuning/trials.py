@@ -13,10 +13,12 @@ from zloss_lab.tuning.space import Space
 # Attributes of a trial in its storage.
 CURVE, ENDING, WHY = "curve", "ending", "why"
 
-State = Literal["running", "complete", "pruned", "diverged", "failed", "interrupted"]
-Scores = Mapping[str, float | None]  # by name, with the epoch; None for what is no finite number
+TrialStatus = Literal["running", "complete", "pruned", "diverged", "failed", "interrupted"]
+ValidationScores = Mapping[
+    str, float | None
+]  # by name, with the epoch; None for what is no finite number
 
-_STATES: dict[TrialState, State] = {
+_STATES: dict[TrialState, TrialStatus] = {
     TrialState.RUNNING: "running",
     TrialState.WAITING: "running",
     TrialState.COMPLETE: "complete",
@@ -30,9 +32,9 @@ class Trial:
     """One choice of hyper-parameters, and what came of it."""
 
     number: int
-    state: State
+    state: TrialStatus
     settings: dict[str, Any]  # by dotted keys
-    curve: list[Scores]  # of all validations, in order
+    curve: list[ValidationScores]  # of all validations, in order
     why: str  # it broke off, where it did
     seconds: float | None  # once it has ended
 
@@ -49,7 +51,7 @@ class Trial:
             seconds=None if frozen.duration is None else frozen.duration.total_seconds(),
         )
 
-    def best(self, score: str) -> Scores | None:
+    def best(self, score: str) -> ValidationScores | None:
         """Its best validation by a score, or None where it has none."""
         return best_validation(self.curve, score)
 
@@ -64,7 +66,7 @@ class Trial:
         return self.state in ("complete", "pruned")
 
 
-def cost(scores: Scores, score: str) -> float:
+def cost(scores: ValidationScores, score: str) -> float:
     """A score as something to be made small; infinite where it is no finite number."""
     value = scores.get(score)
     if value is None:
@@ -72,7 +74,7 @@ def cost(scores: Scores, score: str) -> float:
     return -value if is_made_large(score) else value
 
 
-def best_validation(curve: Iterable[Scores], score: str) -> Scores | None:
+def best_validation(curve: Iterable[ValidationScores], score: str) -> ValidationScores | None:
     """The one with the best score, or None where no validation has it.
 
     >>> best_validation([{"epoch": 1, "mrr": 0.2}, {"epoch": 2, "mrr": 0.3}], "mrr")
@@ -88,7 +90,7 @@ def ranked(trials: Iterable[Trial], score: str) -> list[Trial]:
     return sorted(judged, key=lambda trial: cost(trial.best(score) or {}, score))
 
 
-def scores_of(epoch: float, evaluation: Evaluation) -> Scores:
+def scores_of(epoch: float, evaluation: Evaluation) -> ValidationScores:
     """What is kept of a validation."""
     record = evaluation.to_record()
     kept = {

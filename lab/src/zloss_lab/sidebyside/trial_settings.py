@@ -117,7 +117,7 @@ def _common(experiment: Experiment) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrialSettings:
     """The numbers in which the trials of a stack differ, on the device: (T, 1, 1) each."""
 
     lr: Tensor
@@ -130,7 +130,7 @@ class Settings:
     @classmethod
     def of(
         cls, experiments: Sequence[Experiment], num_classes: int, device: torch.device
-    ) -> "Settings":
+    ) -> "TrialSettings":
         """Those of these experiments."""
 
         def column(values: Iterator[float]) -> Tensor:
@@ -147,9 +147,9 @@ class Settings:
             loss_options={name: column(values[name] for values in options) for name in options[0]},
         )
 
-    def select(self, rows: Tensor) -> "Settings":
+    def select(self, rows: Tensor) -> "TrialSettings":
         """Those of some of the trials."""
-        return Settings(
+        return TrialSettings(
             lr=self.lr[rows],
             output_lr=self.output_lr[rows],
             weight_decay=self.weight_decay[rows],

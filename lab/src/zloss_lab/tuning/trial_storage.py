@@ -15,7 +15,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from zloss_lab.evaluation import is_made_large
 from zloss_lab.runs import RunError
-from zloss_lab.tuning.plan import Plan
+from zloss_lab.tuning.plan import StudyPlan
 
 DATABASE = "study.db"
 _LOCK_TIMEOUT_S = 60  # for SQLite, which several workers write to
@@ -28,7 +28,9 @@ _PACKAGES = {
 }
 
 
-def optuna_study(folder: Path, plan: Plan, sampler: BaseSampler, *, makes: bool) -> optuna.Study:
+def optuna_study(
+    folder: Path, plan: StudyPlan, sampler: BaseSampler, *, makes: bool
+) -> optuna.Study:
     """The study as Optuna has it. Where it `makes` one, a new one if there is none; else nothing is written."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # what happens is told by our own displays
     storage, pruner = _storage(folder, plan), NopPruner()  # see pruning.py
@@ -74,7 +76,7 @@ def independent_of_place(url: str) -> str:
     )
 
 
-def _storage(folder: Path, plan: Plan) -> RDBStorage:
+def _storage(folder: Path, plan: StudyPlan) -> RDBStorage:
     if plan.storage is not None:
         return _opened(plan.storage, {})
     url = URL.create("sqlite", database=str(folder / DATABASE)).render_as_string()

@@ -1,12 +1,10 @@
-"""The command line of the search: `zloss tune run`, `show`, `best` and `transfer`.
-
-Nothing is computed here: commands read their arguments, let a study work and show its trials.
-"""
+"""The commands `zloss tune run`, `show`, `best` and `transfer`."""
 
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -15,12 +13,18 @@ import typer
 from rich.console import Console
 
 from zloss.names import check_name
+from zloss_lab.command_options import AsJson, given_options, with_options
 from zloss_lab.durable import write_file
 from zloss_lab.evaluation import SCORES
 from zloss_lab.experiments import preset_names
 from zloss_lab.runs import RunError
 from zloss_lab.terminal import INTERRUPTED, console, errors, print_plainly
-from zloss_lab.tuning.display import (
+from zloss_lab.tuning.evaluators import Evaluator, OneByOne, Together
+from zloss_lab.tuning.plan import StudyPlan
+from zloss_lab.tuning.recipe import train_command, train_config
+from zloss_lab.tuning.space import space_names, space_table
+from zloss_lab.tuning.study import TuningStudy
+from zloss_lab.tuning.study_display import (
     shown,
     summary,
     transfer_table,
@@ -28,13 +32,8 @@ from zloss_lab.tuning.display import (
     trials_table,
     watching,
 )
-from zloss_lab.tuning.evaluators import Evaluator, OneByOne, Together
-from zloss_lab.tuning.plan import Plan
-from zloss_lab.tuning.recipe import train_command, train_config
-from zloss_lab.tuning.space import space_names, space_table
-from zloss_lab.tuning.storage import independent_of_place
-from zloss_lab.tuning.study import TuningStudy
 from zloss_lab.tuning.transfer import transfers
+from zloss_lab.tuning.trial_storage import independent_of_place
 from zloss_lab.tuning.trials import Trial, ranked
 
 DEFAULT_PRESET = "ptb"  # that of the spaces that come with the lab
@@ -49,64 +48,91 @@ tune = typer.Typer(
 )
 
 Folder = Annotated[Path, typer.Argument(help="folder of the study")]
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON for scripts")]
 _SCORES_TOLD = "top_K_error with K = 1, 5, 10, 20, 50, 100; mrr, mean_rank or perplexity"
 Score = Annotated[str | None, typer.Option(help=_SCORES_TOLD, show_default="its own")]
 OneScore = Annotated[str | None, typer.Option("--score", help=_SCORES_TOLD, show_default="all")]
 
 
-@tune.command()
-def run(
-    folder: Folder,
-    corpus: Annotated[Path | None, typer.Option(help="folder of a prepared corpus")] = None,
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions:
+    """The options that describe a new study."""
+
+    corpus: Annotated[Path | None, typer.Option(help="folder of a prepared corpus")] = None
     space: Annotated[
         str | None,
         typer.Option(help=f"what to search: {', '.join(space_names())}, or a TOML file of yours"),
-    ] = None,
+    ] = None
     score: Annotated[
         str | None,
         typer.Option(
             help="of the validation: top_K_error, mean_rank, perplexity, or mrr, which alone is made large",
             show_default=DEFAULT_SCORE,
         ),
-    ] = None,
-    trials: Annotated[
-        int | None,
-        typer.Option(
-            help="of the study, by all workers together", show_default=str(DEFAULT_TRIALS)
-        ),
-    ] = None,
+    ] = None
     preset: Annotated[
         str | None,
         typer.Option(
             help=f"below the space: {', '.join(preset_names())}", show_default=DEFAULT_PRESET
         ),
-    ] = None,
+    ] = None
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set", metavar="KEY=VALUE", help="over the space; what is set is not searched"
         ),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="of the search", show_default="0")] = None,
+    ] = None
+    seed: Annotated[int | None, typer.Option(min=0, help="of the search", show_default="0")] = None
     first: Annotated[
         int | None,
         typer.Option(
             metavar="STEPS", help="break each training off after so many steps, and judge it there"
         ),
-    ] = None,
+    ] = None
     no_prune: Annotated[
         bool, typer.Option("--no-prune", help="let trials that lie behind go on")
-    ] = False,
+    ] = False
     storage: Annotated[
         str | None,
         typer.Option(
             metavar="URL", help="of a database for Optuna", show_default="SQLite in the folder"
         ),
-    ] = None,
+    ] = None
     name: Annotated[
         str | None,
         typer.Option(help="of the study in the storage", show_default="that of the folder"),
+    ] = None
+
+    def plan(self, folder: Path, trials: int | None) -> StudyPlan:
+        """Return the plan of a new study in this folder."""
+        if self.corpus is None or self.space is None:
+            raise RunError(
+                "a new study needs --corpus FOLDER and --space NAME; go on with an old one by --resume"
+            )
+        return StudyPlan(
+            corpus=str(self.corpus.resolve()),  # so that it can be used from another folder
+            space=space_table(self.space),
+            score=self.score or DEFAULT_SCORE,
+            preset=self.preset or DEFAULT_PRESET,
+            settings=self.settings or [],
+            trials=DEFAULT_TRIALS if trials is None else trials,
+            seed=self.seed or 0,
+            prunes=not self.no_prune,
+            first=self.first,
+            storage=None if self.storage is None else independent_of_place(self.storage),
+            name=self.name or folder.resolve().name,
+        )
+
+
+@tune.command()
+@with_options
+def run(
+    folder: Folder,
+    options: StudyOptions,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            help="of the study, by all workers together", show_default=str(DEFAULT_TRIALS)
+        ),
     ] = None,
     at_once: Annotated[
         int,
@@ -128,40 +154,7 @@ def run(
     zloss tune run studies/z --resume --trials 200
     zloss tune run studies/z --resume --at-once 64
     """
-    given = {
-        "--corpus": corpus,
-        "--space": space,
-        "--score": score,
-        "--preset": preset,
-        "--set": settings,
-        "--seed": seed,
-        "--first": first,
-        "--no-prune": no_prune,
-        "--storage": storage,
-        "--name": name,
-    }
-    if resume:
-        plan = _resumed(folder, given, trials)
-    elif corpus is None or space is None:
-        raise RunError(
-            "a new study needs --corpus FOLDER and --space NAME; go on with an old one by --resume"
-        )
-    else:
-        plan = Plan(
-            corpus=str(
-                corpus.resolve()
-            ),  # so that the study can be used from another folder than it was begun in
-            space=space_table(space),
-            score=score or DEFAULT_SCORE,
-            preset=preset or DEFAULT_PRESET,
-            settings=settings or [],
-            trials=DEFAULT_TRIALS if trials is None else trials,
-            seed=seed or 0,
-            prunes=not no_prune,
-            first=first,
-            storage=None if storage is None else independent_of_place(storage),
-            name=name or folder.resolve().name,
-        )
+    plan = _resumed(folder, options, trials) if resume else options.plan(folder, trials)
     if at_once > 1 and keep_runs:
         raise RunError(
             "--keep-runs is for trials that are trained one by one: leave it out, or --at-once"
@@ -225,11 +218,9 @@ def transfer(folder: Folder, score: OneScore = None, as_json: AsJson = False) ->
 # ---- what they share -------------------------------------------------------------------------------------------------
 
 
-def _resumed(folder: Path, given: Mapping[str, object], trials: int | None) -> Plan:
-    plan = Plan.read(folder)
-    if ignored := [
-        option for option, value in given.items() if value is not None and value is not False
-    ]:
+def _resumed(folder: Path, options: StudyOptions, trials: int | None) -> StudyPlan:
+    plan = StudyPlan.read(folder)
+    if ignored := given_options(options):
         raise RunError(
             f"--resume goes on with what the study was asked, in {folder / 'study.json'}: leave out "
             f"{' and '.join(ignored)}, or begin a new study in another folder"

@@ -9,9 +9,9 @@ import torch
 
 import zloss
 from zloss_lab.bench.cases import Case
-from zloss_lab.bench.entries import FACTORED, Entry
+from zloss_lab.bench.entries import FACTORED, HeadEntry
 from zloss_lab.bench.gate import check_head
-from zloss_lab.bench.inputs import Law, hidden_batches
+from zloss_lab.bench.random_inputs import Law, hidden_batches
 from zloss_lab.bench.steps import Launch, launched, layer_step
 from zloss_lab.bench.timing import Work
 from zloss_lab.records import Record
@@ -26,7 +26,7 @@ SCALING_CLASSES = "10_000,100_000,1_000_000,10_000_000"
 class HeadCase(Case):
     """Anything that is done with a head."""
 
-    entry: Entry
+    entry: HeadEntry
 
     @property
     def name(self) -> str:
@@ -107,7 +107,7 @@ class ScalingCase(LayerCase):
         return self.batch, self.hidden
 
 
-def launches(entry: Entry, device: torch.device, only: Launch | None) -> list[Launch]:
+def launches(entry: HeadEntry, device: torch.device, only: Launch | None) -> list[Launch]:
     """How steps of an entry can be launched on a device."""
     all_of_them: list[Launch] = (
         ["eager", "graph"] if device.type == "cuda" and entry.is_capturable else ["eager"]
@@ -116,7 +116,7 @@ def launches(entry: Entry, device: torch.device, only: Launch | None) -> list[La
 
 
 def output_cases(
-    entries: Sequence[Entry],
+    entries: Sequence[HeadEntry],
     *,
     batches: Sequence[int],
     hidden: int,
@@ -139,7 +139,7 @@ def output_cases(
 
 
 def scaling_cases(
-    entries: Sequence[Entry],
+    entries: Sequence[HeadEntry],
     *,
     batches: Sequence[int],
     hidden: Sequence[int],
@@ -163,5 +163,5 @@ def _counter_of_refactors(head: zloss.Head) -> Callable[[], int] | None:
     return (lambda: layer.refactors) if isinstance(layer, zloss.FactoredLinear) else None
 
 
-def _laws(entry: Entry) -> list[Law]:
+def _laws(entry: HeadEntry) -> list[Law]:
     return ["uniform", "zipf"] if entry.sees_frequency else ["uniform"]

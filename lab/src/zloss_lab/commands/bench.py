@@ -1,11 +1,9 @@
-"""The command line of the benchmark: `zloss bench output`, `model`, `scaling`, `eval`, `data`, `profile` and `show`.
-
-Nothing is computed here: commands read their arguments, let a race run and show its records.
-"""
+"""The commands `zloss bench output`, `model`, `scaling`, `eval`, `data`, `profile` and `show`."""
 
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -16,27 +14,28 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from zloss.names import check_name
 from zloss_lab.bench.cases import Case
 from zloss_lab.bench.data_suite import data_cases
-from zloss_lab.bench.entries import ENTRIES, chosen
-from zloss_lab.bench.inputs import Law
-from zloss_lab.bench.layer_suite import (
+from zloss_lab.bench.entries import ENTRIES, HeadEntry, chosen
+from zloss_lab.bench.eval_suite import EVAL_HEADS, eval_cases
+from zloss_lab.bench.model_suite import MODEL_HEADS, model_cases
+from zloss_lab.bench.output_suite import (
     ONE_BILLION_WORD,
     OUTPUT_CLASSES,
     SCALING_CLASSES,
     output_cases,
     scaling_cases,
 )
-from zloss_lab.bench.model_suite import MODEL_HEADS, model_cases
 from zloss_lab.bench.profiling import profiled_case
 from zloss_lab.bench.provenance import provenance
-from zloss_lab.bench.race import Conditions, Journal, Race, Watcher
-from zloss_lab.bench.ranking_suite import EVAL_HEADS, ranking_cases
-from zloss_lab.bench.report import launches_table, plot, read_all, tables
+from zloss_lab.bench.race import Conditions, Journal, Race, RaceWatcher
+from zloss_lab.bench.random_inputs import Law
+from zloss_lab.bench.result_tables import launches_table, plot, read_all, tables
 from zloss_lab.bench.steps import Launch
+from zloss_lab.command_options import AsJson, with_options
 from zloss_lab.durable import require_writable
-from zloss_lab.networks import PRESETS
-from zloss_lab.networks import Precision as TrunkPrecision
+from zloss_lab.experiments import preset_names
+from zloss_lab.networks import TrunkPrecision
 from zloss_lab.records import Record, write_records
-from zloss_lab.terminal import console, errors, positive_numbers, print_plainly, run_commands
+from zloss_lab.terminal import console, errors, positive_numbers, print_plainly
 from zloss_lab.training import device_of
 
 bench = typer.Typer(
@@ -45,54 +44,92 @@ bench = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
 Heads = Annotated[str, typer.Option(help=f"of {', '.join(ENTRIES)}; separated by commas, or all")]
-Numbers = Annotated[str, typer.Option(help="separated by commas")]
-Repeats = Annotated[
-    int | None, typer.Option(min=1, help="turns of each; else 20 on a GPU and 7 to 30 on a CPU")
-]
-Memory = Annotated[bool, typer.Option(help="measure memory on a CPU, in a process for each")]
-LaunchOption = Annotated[
-    str | None, typer.Option("--launch", help="only eager, or only graph (CUDA graphs)")
-]
-Output = Annotated[
-    Path | None,
-    typer.Option(help="file to replace by the records; else bench.SUITE.DEVICE.jsonl here"),
-]
+NumberList = Annotated[str, typer.Option(help="separated by commas")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceOptions:
+    """Where is measured, and where the records go."""
+
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto"
+    output: Annotated[
+        Path | None,
+        typer.Option(help="file to replace by the records; else bench.SUITE.DEVICE.jsonl here"),
+    ] = None
+
+    @property
+    def torch_device(self) -> torch.device:
+        """The device itself."""
+        check_name("device", self.device, ("auto", "cpu", "cuda"))
+        return device_of(self.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaceOptions(PlaceOptions):
+    """The conditions that all cases of a race share."""
+
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="turns of each; else 20 on a GPU and 7 to 30 on a CPU")
+    ] = None
+    memory: Annotated[bool, typer.Option(help="measure memory on a CPU, in a process for each")] = (
+        True
+    )
+
+    @property
+    def conditions(self) -> Conditions:
+        """The conditions as a race takes them."""
+        device, repeats = self.torch_device, self.repeats
+        return Conditions(device=device, repeats=repeats, measures_memory=self.memory)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions(RaceOptions):
+    """The conditions of a race of training steps."""
+
+    launch: Annotated[str | None, typer.Option(help="only eager, or only graph (CUDA graphs)")] = (
+        None
+    )
+
+    @property
+    def only_launch(self) -> Launch | None:
+        """The launch that was asked for, or None for all."""
+        if self.launch is not None:
+            check_name("launch", self.launch, get_args(Launch))
+        if self.launch == "graph" and self.torch_device.type != "cuda":
+            raise ValueError("--launch graph needs a GPU: CUDA graphs run there only")
+        return self.launch  # type: ignore[return-value]
 
 
 @bench.command()
+@with_options
 def output(
-    device: Device = "auto",
     heads: Heads = "all",
-    batch: Numbers = "200",
+    batch: NumberList = "200",
     hidden: Annotated[int, typer.Option(min=1)] = 512,
-    classes: Numbers = OUTPUT_CLASSES,
+    classes: NumberList = OUTPUT_CLASSES,
     targets: Annotated[str | None, typer.Option(help="only uniform, or only zipf")] = None,
-    launch: LaunchOption = None,
-    repeats: Repeats = None,
-    memory: Memory = True,
-    output: Output = None,
+    *,
+    options: StepOptions,
 ) -> None:
     """One training step of the output layer: forward, backward and update, for each head."""
-    conditions = Conditions(device=_device(device), repeats=repeats, measures_memory=memory)
     cases = output_cases(
-        chosen(_names(heads, tuple(ENTRIES))),
+        _entries(heads),
         batches=positive_numbers("batch", batch, int),
         hidden=hidden,
         classes=positive_numbers("classes", classes, int),
         law=_law(targets),
-        launch=_launch(launch, conditions.device),
-        device=conditions.device,
+        launch=options.only_launch,
+        device=options.torch_device,
     )
-    run(cases, conditions, output)
+    _race(cases, options)
 
 
 @bench.command()
+@with_options
 def model(
-    device: Device = "auto",
     networks: Annotated[
-        str, typer.Option(help=f"of {', '.join(PRESETS)}; separated by commas")
+        str, typer.Option(help=f"of {', '.join(preset_names())}; separated by commas")
     ] = "net1,net2",
     heads: Heads = MODEL_HEADS,
     batch: Annotated[int | None, typer.Option(min=1, help="else that of the paper")] = None,
@@ -100,110 +137,97 @@ def model(
     precision: Annotated[
         str | None, typer.Option(help="of hidden layers; else tf32 on a GPU, float32 on a CPU")
     ] = None,
-    launch: LaunchOption = None,
-    repeats: Repeats = None,
-    memory: Memory = True,
-    output: Output = None,
+    *,
+    options: StepOptions,
 ) -> None:
     """One training step of a whole network of the paper, and what that makes of an epoch of One Billion Word."""
-    conditions = Conditions(device=_device(device), repeats=repeats, measures_memory=memory)
-    names = _names(networks, tuple(PRESETS))
+    names = _names(networks, tuple(preset_names()))
     for name in names:
-        check_name("network", name, PRESETS)
+        check_name("network", name, preset_names())
     cases = model_cases(
         names,
-        chosen(_names(heads, tuple(ENTRIES))),
+        _entries(heads),
         batch=batch,
         classes=classes,
-        trunk_precision=_trunk_precision(precision, conditions.device),
-        launch=_launch(launch, conditions.device),
-        device=conditions.device,
+        trunk_precision=_trunk_precision(precision, options.torch_device),
+        launch=options.only_launch,
+        device=options.torch_device,
     )
-    run(cases, conditions, output)
+    _race(cases, options)
 
 
 @bench.command()
+@with_options
 def scaling(
-    device: Device = "auto",
     heads: Heads = "factored",
-    batch: Numbers = "200,1000",
-    hidden: Numbers = "256,512,1024",
-    classes: Numbers = SCALING_CLASSES,
-    launch: LaunchOption = None,
-    repeats: Repeats = None,
-    memory: Memory = True,
-    output: Output = None,
+    batch: NumberList = "200,1000",
+    hidden: NumberList = "256,512,1024",
+    classes: NumberList = SCALING_CLASSES,
+    *,
+    options: StepOptions,
 ) -> None:
     """The step of the output layer over a wide range of classes, batches and widths."""
-    conditions = Conditions(device=_device(device), repeats=repeats, measures_memory=memory)
     cases = scaling_cases(
-        chosen(_names(heads, tuple(ENTRIES))),
+        _entries(heads),
         batches=positive_numbers("batch", batch, int),
         hidden=positive_numbers("hidden", hidden, int),
         classes=positive_numbers("classes", classes, int),
-        launch=_launch(launch, conditions.device),
-        device=conditions.device,
+        launch=options.only_launch,
+        device=options.torch_device,
     )
-    run(cases, conditions, output)
+    _race(cases, options)
 
 
 @bench.command("eval")
+@with_options
 def evaluation(
-    device: Device = "auto",
     heads: Heads = EVAL_HEADS,
     examples: Annotated[
         int | None, typer.Option(min=1, help="else 82,000 on a GPU and 512 on a CPU")
     ] = None,
     hidden: Annotated[int, typer.Option(min=1)] = 512,
     classes: Annotated[int, typer.Option(min=11)] = ONE_BILLION_WORD,
-    repeats: Repeats = None,
-    memory: Memory = True,
-    output: Output = None,
+    *,
+    options: RaceOptions,
 ) -> None:
     """Ranks and best classes of many examples over all classes, and one refactor."""
-    conditions = Conditions(device=_device(device), repeats=repeats, measures_memory=memory)
-    examples = examples or (82_000 if conditions.device.type == "cuda" else 512)
-    entries = chosen(_names(heads, tuple(ENTRIES)))
-    run(
-        ranking_cases(entries, examples=examples, hidden=hidden, classes=classes),
-        conditions,
-        output,
-    )
+    examples = examples or (82_000 if options.torch_device.type == "cuda" else 512)
+    cases = eval_cases(_entries(heads), examples=examples, hidden=hidden, classes=classes)
+    _race(cases, options)
 
 
 @bench.command("data")
+@with_options
 def preparation(
-    device: Device = "auto",
     words: Annotated[int, typer.Option(min=1000, help="of the text that is made up")] = 2_000_000,
     batch: Annotated[int, typer.Option(min=1)] = 200,
     classes: Annotated[int, typer.Option(min=2)] = ONE_BILLION_WORD,
-    repeats: Repeats = None,
-    memory: Memory = True,
-    output: Output = None,
+    *,
+    options: RaceOptions,
 ) -> None:
     """Words a second when a text is prepared, and batches of n-grams a second."""
-    conditions = Conditions(device=_device(device), repeats=repeats, measures_memory=memory)
-    run(data_cases(words=words, batch=batch, classes=classes), conditions, output)
+    _race(data_cases(words=words, batch=batch, classes=classes), options)
 
 
 @bench.command("profile")
+@with_options
 def launches(
-    device: Device = "auto",
-    batch: Numbers = "200,1000",
+    batch: NumberList = "200,1000",
     hidden: Annotated[int, typer.Option(min=1)] = 512,
     classes: Annotated[int, typer.Option(min=2)] = ONE_BILLION_WORD,
-    output: Output = None,
+    *,
+    options: PlaceOptions,
 ) -> None:
     """The launches of a captured step of the factored layer, one by one: what the time goes to. Needs a GPU."""
-    place = _device(device)
-    if place.type != "cuda":
+    device = options.torch_device
+    if device.type != "cuda":
         raise ValueError("a profile needs a GPU: on a CPU a step has no launches")
-    file = output or Path("bench.profile.cuda.jsonl")
+    file = options.output or Path("bench.profile.cuda.jsonl")
     _require_writable(file)
-    where, records = provenance(place), []
+    where, records = provenance(device), []
     for size in positive_numbers("batch", batch, int):
         records.append(
-            profiled_case(batch=size, hidden=hidden, classes=classes, device=place) | where
+            profiled_case(batch=size, hidden=hidden, classes=classes, device=device) | where
         )
         console.print(launches_table(records[-1]))
     write_records(file, records)
@@ -216,7 +240,7 @@ def show(
     picture: Annotated[
         Path | None, typer.Option("--plot", help="a PNG: time against classes")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON for scripts")] = False,
+    as_json: AsJson = False,
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="print tables for a document")
     ] = False,
@@ -237,12 +261,13 @@ def show(
 # ---- what they share -------------------------------------------------------------------------------------------------
 
 
-def run(cases: Sequence[Case], conditions: Conditions, file: Path | None) -> None:
+def _race(cases: Sequence[Case], options: RaceOptions) -> None:
     """Measure, keep the records and show them; code 1 where something was refused or failed."""
+    conditions = options.conditions
     cases = list(dict.fromkeys(cases))  # a number that is given twice is measured once
     if not cases:
         raise ValueError("nothing to measure: no head can be launched like this")
-    file = file or Path(f"bench.{cases[0].suite}.{conditions.device.type}.jsonl")
+    file = options.output or Path(f"bench.{cases[0].suite}.{conditions.device.type}.jsonl")
     _require_writable(file)
     journal = Journal(file, conditions.device)
     try:
@@ -275,7 +300,7 @@ def _print_tables(records: Sequence[Record]) -> None:
 
 
 @contextmanager
-def _bar() -> Iterator[Watcher]:
+def _bar() -> Iterator[RaceWatcher]:
     columns = (
         BarColumn(20),
         MofNCompleteColumn(),
@@ -289,9 +314,8 @@ def _bar() -> Iterator[Watcher]:
         )
 
 
-def _device(name: str) -> torch.device:
-    check_name("device", name, ("auto", "cpu", "cuda"))
-    return device_of(name)
+def _entries(heads: str) -> list[HeadEntry]:
+    return chosen(_names(heads, tuple(ENTRIES)))
 
 
 def _names(text: str, everything: tuple[str, ...]) -> tuple[str, ...]:
@@ -308,16 +332,3 @@ def _trunk_precision(text: str | None, device: torch.device) -> TrunkPrecision:
     text = text or ("tf32" if device.type == "cuda" else "float32")
     check_name("precision", text, get_args(TrunkPrecision))
     return text  # type: ignore[return-value]
-
-
-def _launch(text: str | None, device: torch.device) -> Launch | None:
-    if text is not None:
-        check_name("launch", text, get_args(Launch))
-    if text == "graph" and device.type != "cuda":
-        raise ValueError("--launch graph needs a GPU: CUDA graphs run there only")
-    return text  # type: ignore[return-value]
-
-
-def main() -> None:
-    """Run this command line on its own."""
-    run_commands(bench)

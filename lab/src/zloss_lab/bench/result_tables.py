@@ -21,7 +21,7 @@ _COLOURS, _MARKERS = 10, "osvD^x"
 # What all records have, and the tables need.
 _KEYS = {"suite", "name", "batch", "hidden", "classes", "time_ms", "device", "versions", "commit"}
 
-Row = dict[str, str]
+ResultRow = dict[str, str]
 
 
 def read_all(files: Iterable[Path]) -> list[Record]:
@@ -43,11 +43,11 @@ class ResultTable:
     """What one suite measured on one device."""
 
     place: str  # suite, device, version of torch, commit
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ResultRow] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)  # what was not measured, and why
 
     @property
-    def shared(self) -> Row:
+    def shared(self) -> ResultRow:
         """Sizes that are the same in all rows: the title has them."""
         values = {name: {row[name] for row in self.rows} for name in _SIZES}
         return (
@@ -125,7 +125,7 @@ def launches_table(record: Record) -> Table:
     return table
 
 
-def _row(record: Record) -> Row:
+def _row(record: Record) -> ResultRow:
     """Old records lack some of it."""
     low, high = record.get("time_ms_quartiles") or record.get("time_ms_range") or (None, None)
     row = {

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from zloss_lab.corpora import Corpus
 from zloss_lab.evaluation import (
+    CountWatcher,
     Evaluation,
-    Progress,
     constant_classifier,
     evaluate,
     evaluation_mode,
@@ -51,7 +51,7 @@ class TrainedModel:
         return device_of(self.experiment.device)
 
     def evaluate(
-        self, split: str, *, limit: int | None = None, progress: Progress | None = None
+        self, split: str, *, limit: int | None = None, progress: CountWatcher | None = None
     ) -> dict[str, Evaluation]:
         """Its scores on a split, and those of always predicting the most frequent words."""
         batches = batches_of(self.corpus, split, self.experiment, self.device, shuffle=False)

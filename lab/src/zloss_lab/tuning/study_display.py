@@ -12,9 +12,9 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from zloss_lab.display import heading
+from zloss_lab.score_table import heading
 from zloss_lab.terminal import print_plainly
-from zloss_lab.tuning.rounds import Watcher
+from zloss_lab.tuning.rounds import StudyWatcher
 from zloss_lab.tuning.study import TuningStudy
 from zloss_lab.tuning.transfer import Transfer
 from zloss_lab.tuning.trials import Trial, ranked
@@ -92,7 +92,7 @@ def summary(trials: Sequence[Trial], wanted: int) -> str:
 
 
 @contextmanager
-def watching(study: TuningStudy, console: Console) -> Iterator[Watcher]:
+def watching(study: TuningStudy, console: Console) -> Iterator[StudyWatcher]:
     """The best trials, kept up to date on a screen; elsewhere a line for each trial that ends."""
     if not console.is_terminal:
         yield lambda trials: _print_lines(trials, study.plan.score, console)

@@ -10,10 +10,10 @@ from torch import Tensor
 
 import zloss
 from zloss_lab.bench.cases import Case
-from zloss_lab.bench.entries import FACTORED, Entry
+from zloss_lab.bench.entries import FACTORED, HeadEntry
 from zloss_lab.bench.gate import HIDDEN, dense_weight, require
-from zloss_lab.bench.inputs import hidden_batches
-from zloss_lab.bench.layer_suite import HeadCase
+from zloss_lab.bench.output_suite import HeadCase
+from zloss_lab.bench.random_inputs import hidden_batches
 from zloss_lab.bench.steps import layer_step
 from zloss_lab.bench.timing import Work
 from zloss_lab.evaluation import ROWS
@@ -99,7 +99,7 @@ class RankingCase(HeadCase):
         )
 
 
-def trained_head(entry: Entry, hidden: int, classes: int, device: torch.device) -> zloss.Head:
+def trained_head(entry: HeadEntry, hidden: int, classes: int, device: torch.device) -> zloss.Head:
     """A head after some steps."""
     head = entry.build(hidden, classes, device)
     step = layer_step(entry, head, device)
@@ -151,11 +151,11 @@ def all_scores(head: zloss.Head, h: Tensor) -> Tensor:  # (B, C) float64
     return head.log_prob(h).double() if weight is None else h.double() @ weight.T
 
 
-def ranking_cases(
-    entries: Sequence[Entry], *, examples: int, hidden: int, classes: int
+def eval_cases(
+    entries: Sequence[HeadEntry], *, examples: int, hidden: int, classes: int
 ) -> list[Case]:
     """Both tasks of every entry, and a refactor where there are factors."""
-    tasks: dict[Entry, list[Task]] = {
+    tasks: dict[HeadEntry, list[Task]] = {
         entry: ["rank", "topk", "refactor"] if entry is FACTORED else ["rank", "topk"]
         for entry in entries
     }

@@ -1,0 +1,63 @@
+"""The commands `zloss data list`, `prepare` and `info`."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zloss_lab.command_options import AsJson, with_options
+from zloss_lab.corpora.catalogue import CATALOGUE
+from zloss_lab.corpora.corpus import Corpus
+from zloss_lab.corpora.corpus_table import corpus_table
+from zloss_lab.corpora.options import PreparationOptions
+from zloss_lab.corpora.preparing import prepare
+from zloss_lab.progress_bars import byte_bar
+from zloss_lab.terminal import console, rows_table
+
+data = typer.Typer(help="Prepare corpora and look at them.", no_args_is_help=True)
+
+
+@data.command("list")
+def list_corpora(as_json: AsJson = False) -> None:
+    """The corpora that the lab knows by name."""
+    rows = [{"name": name, "what": entry.title} for name, entry in CATALOGUE.items()]
+    if as_json:
+        print(json.dumps(rows))
+    else:
+        console.print(rows_table(rows))
+
+
+@data.command("prepare")
+@with_options
+def prepare_corpus(
+    corpus: Annotated[
+        str, typer.Argument(help="a name from `zloss data list`, or a text file or folder of yours")
+    ],
+    folder: Annotated[Path, typer.Option("--to", help="where the prepared corpus goes")],
+    options: PreparationOptions,
+) -> None:
+    """Read a corpus once and write its words as numbers. Doing it twice does nothing.
+
+    \b
+    zloss data prepare ptb --to data/ptb                         # downloads it
+    zloss data prepare ptb --to data/ptb --from my/folder        # which has its files
+    zloss data prepare letters.txt.xz --to data/letters --tokenizer english --min-count 3
+    """
+    with byte_bar(console) as watch:
+        prepared = prepare(corpus, folder, progress=watch, **asdict(options))
+    console.print(corpus_table(prepared))
+
+
+@data.command("info")
+def corpus_info(
+    folder: Annotated[Path, typer.Argument(help="folder of a prepared corpus")],
+    as_json: AsJson = False,
+) -> None:
+    """What a prepared corpus holds."""
+    corpus = Corpus.open(folder)
+    if as_json:
+        print(json.dumps(corpus.manifest))
+    else:
+        console.print(corpus_table(corpus))

@@ -1,0 +1,39 @@
+"""The command `zloss evaluate`."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zloss_lab.command_options import AsJson
+from zloss_lab.evaluation import finite
+from zloss_lab.inspection.trained_model import TrainedModel
+from zloss_lab.progress_bars import count_bar
+from zloss_lab.score_table import evaluation_table
+from zloss_lab.terminal import console, errors
+
+
+def evaluate(
+    folder: Annotated[Path, typer.Argument(help="folder of the run")],
+    split: Annotated[str, typer.Option(help="train, valid or test")] = "test",
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            help="so many examples at most, drawn at random, the same ones every time",
+            show_default="all on a GPU, on a CPU what takes about half a minute",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Scores of the best checkpoint, beside those of always predicting the most frequent words.
+
+    Behind ± stands half the width of the 95 % confidence interval, where a sample was taken.
+    """
+    model = TrainedModel.load(folder)
+    with count_bar(errors, "examples") as watch:
+        results = model.evaluate(split, limit=limit, progress=watch)
+    if as_json:
+        print(json.dumps({name: finite(result.to_record()) for name, result in results.items()}))
+    else:
+        console.print(evaluation_table(results))

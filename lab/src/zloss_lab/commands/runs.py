@@ -1,0 +1,56 @@
+"""The commands `zloss runs` and `zloss plot`, which compare runs."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zloss_lab.command_options import AsJson
+from zloss_lab.inspection.plotting import plot_runs
+from zloss_lab.inspection.run_table import readable_runs, runs_table
+from zloss_lab.terminal import console, errors, print_plainly
+
+Folders = Annotated[list[Path], typer.Argument(help="folders of runs, or folders full of them")]
+
+
+def runs(folders: Folders, as_json: AsJson = False) -> None:
+    """A table of runs to compare, each at its best validation. What cannot be read is named, with code 1."""
+    found, faults = readable_runs(folders)
+    rows = [row for _, row in found]
+    if as_json:
+        print(json.dumps(rows))
+    elif rows:
+        console.print(runs_table(rows, console.width))
+    _leave_out(faults)
+
+
+def plot(
+    folders: Folders,
+    output: Annotated[
+        Path, typer.Option("--to", help="the file to write, .png, .svg or .pdf")
+    ] = Path("runs.png"),
+    metric: Annotated[
+        str,
+        typer.Option(
+            help="top_K_error with K = 1, 5, 10, 20, 50, 100; mrr, mean_rank or perplexity"
+        ),
+    ] = "top_10_error",
+) -> None:
+    """Validation curves of runs. What cannot be read is named, with code 1."""
+    found, faults = readable_runs(folders)
+    readable = [run for run, _ in found]
+    left_out = plot_runs(readable, output, metric) if readable else []
+    if readable:
+        print_plainly(console, f"wrote {output}")
+    for run in left_out:
+        print_plainly(console, f"left out, without {metric} so far: {run.folder}")
+    _leave_out(faults)
+
+
+def _leave_out(faults: list[str]) -> None:
+    """Name the folders that were left out, and end with code 1 if there are any."""
+    for fault in faults:
+        print_plainly(errors, f"left out: {fault}")
+    if faults:
+        raise typer.Exit(1)

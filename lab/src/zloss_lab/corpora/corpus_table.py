@@ -1,0 +1,16 @@
+"""A table of what a prepared corpus holds."""
+
+from rich.markup import escape
+from rich.table import Table
+
+from zloss_lab.corpora.corpus import Corpus
+
+
+def corpus_table(corpus: Corpus) -> Table:
+    """Return a table with the size of the vocabulary and the words of every split."""
+    title = f"{escape(corpus.name)}: {len(corpus.vocabulary):,} words in the vocabulary"
+    table = Table("split", title=title, min_width=50)
+    table.add_column("words", justify="right")
+    for name, split in corpus.manifest["splits"].items():
+        table.add_row(name, f"{split['words']:,}")
+    return table

@@ -1,0 +1,1 @@
+"""Commands that look at runs: `zloss evaluate`, `predict`, `runs` and `plot`."""

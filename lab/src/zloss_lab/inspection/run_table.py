@@ -1,0 +1,98 @@
+"""Runs side by side: which folders hold runs, and a table that compares them."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
+
+from zloss_lab.runs import Run, RunError
+from zloss_lab.score_table import heading
+
+_LEAST_NAME = 14  # characters for the name of a run and the margins of a table
+
+
+def readable_runs(folders: list[Path]) -> tuple[list[tuple[Run, dict[str, Any]]], list[str]]:
+    """The runs that can be read, each with its row of the table, and what is wrong with the others."""
+    runs, without = find_runs(folders)
+    readable, faults = [], [f"there are no runs in {folder}" for folder in without]
+    for run in runs:
+        try:
+            readable.append((run, run_row(run)))
+        except RunError as error:
+            faults.append(str(error))
+        except OSError as error:  # a folder that others may not look into
+            faults.append(f"{error.filename}: {error.strerror}")
+    return readable, faults
+
+
+def find_runs(folders: list[Path]) -> tuple[list[Run], list[Path]]:
+    """The runs in these folders, or one level below them, each once; and the folders that have none."""
+    found: dict[Path, Run] = {}
+    without = []
+    for folder in folders:
+        places = [folder, *(sorted(folder.iterdir()) if folder.is_dir() else ())]
+        runs = [Run.open(place) for place in places if (place / "config.json").is_file()]
+        for run in runs:
+            found.setdefault(run.folder.resolve(), run)
+        if not runs:
+            without.append(folder)
+    if not found:
+        raise RunError(f"no runs in {', '.join(map(str, folders))}")
+    return list(found.values()), without
+
+
+def run_row(run: Run) -> dict[str, Any]:
+    """What a table of runs shows of one."""
+    head, metrics = _head(run), run.metrics()
+    validations = [record for record in metrics if record["kind"] == "validation"]
+    best = next((record for record in validations if record["step"] == run.best_step), None)
+    return {
+        "run": str(run.folder),
+        "head": head["head"],
+        "loss": head["loss"],
+        "step": max(
+            [0, *run.steps()[-1:], *(record["step"] for record in metrics[-1:])]
+        ),  # Ctrl-C saves between lines
+    } | {
+        score: best and best.get(score)
+        for score in ("top_1_error", "top_10_error", "mrr", "perplexity")
+    }
+
+
+def _head(run: Run) -> dict[str, Any]:
+    """The table of its head. Other programs have files of the name config.json too."""
+    try:
+        head = run.config["network"]["head"]
+        return {name: head[name] for name in ("head", "loss")}
+    except (KeyError, TypeError) as error:
+        raise RunError(
+            f"{run.folder / 'config.json'} is not the config of a run: it names no head and loss"
+        ) from error
+
+
+def runs_table(rows: list[dict[str, Any]], width: int) -> Table:
+    """Runs side by side, at their best validation.
+
+    Long names of folders are broken. Columns at the end that find no room are left out: a number that is cut off is
+    another number.
+    """
+    cells = {name: [_shown(row[name]) for row in rows] for name in rows[0]}
+    room = width - _LEAST_NAME
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name, column in cells.items():
+        if name != "run":
+            room -= 2 + max(map(len, (*heading(name).splitlines(), *column)))
+        if name == "run" or room >= 0:
+            side: Literal["left", "right"] = "left" if name in ("run", "head", "loss") else "right"
+            table.add_column(heading(name), justify=side, overflow="fold", no_wrap=name != "run")
+    for row in zip(*list(cells.values())[: len(table.columns)], strict=True):
+        table.add_row(*map(escape, row))
+    if hidden := list(cells)[len(table.columns) :]:
+        table.caption = f"no room for {', '.join(hidden)}: --json has all"
+    return table
+
+
+def _shown(cell: Any) -> str:
+    return f"{cell:.4g}" if isinstance(cell, float) else str(cell if cell is not None else "")

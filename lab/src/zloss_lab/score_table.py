@@ -1,0 +1,47 @@
+"""Scores for readers: a table of evaluations, one line of scores, and headings of columns."""
+
+from rich.table import Table
+
+from zloss_lab.evaluation import Evaluation
+
+_IN_A_LINE = ("top 1 error", "top 10 error", "mrr", "perplexity")
+
+
+def evaluation_table(results: dict[str, Evaluation]) -> Table:
+    """One column per model, with half-widths of 95 % intervals where a sample was taken."""
+    columns = {name: formatted(result) for name, result in results.items()}
+    table = Table("")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for score in dict.fromkeys(score for cells in columns.values() for score in cells):
+        table.add_row(score, *(cells.get(score, "") for cells in columns.values()))
+    return table
+
+
+def formatted(result: Evaluation, *, with_widths: bool = True) -> dict[str, str]:
+    """Its scores to read, each with the half-width of its interval where it is one of a sample."""
+    record = result.to_record()
+    cells = {}
+    for name in (*(f"top_{k}_error" for k in result.top_k_error), "mrr", "mean_rank", "perplexity"):
+        if name in record:
+            width = record.get(f"{name}_half_width") if with_widths else None
+            style = ".1%" if name.endswith("error") else ".3f" if name == "mrr" else ",.1f"
+            cells[name.replace("_", " ")] = f"{record[name]:{style}}" + (
+                "" if width is None else f" ± {width:{style}}"
+            )
+    return cells
+
+
+def in_a_line(result: Evaluation) -> str:
+    """Those of its scores that fit in one."""
+    scores = formatted(result, with_widths=False)
+    return "  ".join(f"{name} {scores[name]}" for name in _IN_A_LINE if name in scores)
+
+
+def heading(name: str) -> str:
+    """A name above its column, narrow enough for tables with many.
+
+    >>> heading("top_10_error")
+    'top 10\\nerror'
+    """
+    return "\n".join(name.rsplit("_", 1)).replace("_", " ")
