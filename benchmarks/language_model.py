@@ -28,10 +28,10 @@ from rich.progress import track
 import zloss
 from zloss_lab.configuration import to_table
 from zloss_lab.corpora import Corpus
-from zloss_lab.display import training_bar
 from zloss_lab.evaluation import finite
 from zloss_lab.experiments import build_experiment
-from zloss_lab.models import TrainedModel
+from zloss_lab.inspection.trained_model import TrainedModel
+from zloss_lab.progress_bars import training_bar
 from zloss_lab.records import Record, provenance, read_records, write_records
 from zloss_lab.runs import Run
 from zloss_lab.training import Experiment, Trainer, fit

@@ -1,11 +1,10 @@
-"""Does a float32 factored layer stay on the path of dense float64 SGD for 20,000 steps?
+"""Compare a float32 factored layer with dense float64 SGD over 20,000 steps.
 
     python benchmarks/long_run.py                 on the CPU, writes records/long_run.cpu.jsonl
     python benchmarks/long_run.py --device cuda   on a GPU, writes records/long_run.cuda.jsonl
 
-Several layers see the same batches: the factored one in float32, dense SGD in float64, and dense SGD in float32, which
-shows what float32 costs without any factors. The task can be learnt (`ZipfCodes`), and the learning rate is one at
-which it is.
+Several layers see the same batches: the factored layer in float32, dense SGD in float64, and dense SGD in float32. The
+last one shows the errors of float32 without any factors. The layers learn the task, `ZipfCodes`, at this learning rate.
 """
 
 import argparse
@@ -44,7 +43,7 @@ class ZipfCodes:
         self.cumulative = frequencies.cumsum(0)  # (C,)
 
     def draw(self, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:  # (B, D), (B,)
-        """Inputs and targets of `size` new examples."""
+        """Return inputs and targets of `size` new examples."""
         place = torch.rand(size, generator=generator, dtype=torch.float64) * self.cumulative[-1]
         target = torch.searchsorted(self.cumulative, place).clamp_max(len(self.codes) - 1)
         noise = torch.randn(size, self.codes.shape[1], generator=generator)
@@ -53,7 +52,7 @@ class ZipfCodes:
 
 @dataclass(frozen=True, kw_only=True)
 class LongRun:
-    """The size of the run."""
+    """The size of a run."""
 
     classes: int = 5000
     hidden: int = 64
@@ -74,12 +73,12 @@ class Runner:
         else:
             self.optimizer = torch.optim.SGD(layer.parameters(), lr)
         self.loss_errors: list[Tensor] = []
-        # On a GPU the layer is trained as it is meant to be: by a CUDA graph. The dense ones check their targets.
+        # On a GPU the factored layer is trained by a CUDA graph. A dense layer checks its targets, so it cannot be.
         can_be_captured = isinstance(layer, zloss.FactoredLinear) and layer.uses_kernels
         self._step = zloss.CapturedStep(self._take_step) if can_be_captured else self._take_step
 
     def step(self, h: Tensor, target: Tensor) -> Tensor:
-        """One step of SGD on the Z-loss; returns the loss before it."""
+        """Take one step of SGD on the Z-loss, and return the loss before it."""
         return self._step(h, target)
 
     def _take_step(self, h: Tensor, target: Tensor) -> Tensor:
@@ -93,7 +92,7 @@ class Runner:
         self.loss_errors.append((loss - expected).abs())
 
     def report(self, expected: Tensor) -> Record:
-        """How far weights and losses are from the reference, and how the factors fared."""
+        """Return the errors of weights and losses against the reference, and the state of the factors."""
         weight = self.layer.weight().double()
         errors = {
             "weight_error": float((weight - expected).norm() / expected.norm()),
@@ -122,8 +121,8 @@ def batches(run: LongRun, device: torch.device) -> Iterable[tuple[Tensor, Tensor
 def compare_with_dense(
     run: LongRun, device: torch.device, *, progress: bool = False
 ) -> list[Record]:
-    """The errors of the factored and of the dense float32 layer against dense float64 SGD, after all steps."""
-    where = provenance(device)  # now: the checkout may change before the end
+    """Return the errors of the float32 layers against dense float64 SGD, after all steps."""
+    where = provenance(device)  # first of all, because the checkout may change before the end
     torch.manual_seed(run.seed)
     linear = nn.Linear(run.hidden, run.classes, bias=False, device=device)
     start = linear.weight.detach().double().clone()
@@ -132,7 +131,7 @@ def compare_with_dense(
         "factored": Runner(factored, run.lr),
         "dense": Runner(zloss.DenseLinear.from_linear(linear), run.lr),
     }
-    if device.type == "cpu":  # why the state is float64: a matter of arithmetic, not of the device
+    if device.type == "cpu":  # shows why the state is float64; it would be the same on a GPU
         blunt = zloss.FactoredLinear.from_linear(linear, state_dtype=torch.float32)
         runners["factored, state in float32"] = Runner(blunt, run.lr)
     reference = Runner(zloss.DenseLinear.from_linear(linear.double()), run.lr)

@@ -1,4 +1,4 @@
-"""What the examples share: options of a training, the optimizer of a head, and words for files that cannot be read."""
+"""Command line of the examples: options of a training, optimizer of a head, errors for files that cannot be read."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -13,14 +13,14 @@ _Data = TypeVar("_Data")
 
 
 def positive(text: str) -> int:
-    """A number of things."""
+    """Return a number of things; a number below 1 is an error."""
     if (number := int(text)) < 1:
         raise argparse.ArgumentTypeError("must be 1 at least")
     return number
 
 
 def add_training_options(parser: argparse.ArgumentParser, *, of: str) -> None:
-    """Those of any training; `of` is what a batch consists of."""
+    """Add the options of a training; `of` names the things that a batch consists of."""
     parser.add_argument("--head", default="factored", help="any of zloss.HeadConfig (%(default)s)")
     parser.add_argument("--loss", default="z_loss", help="one that the head takes (%(default)s)")
     parser.add_argument(
@@ -44,7 +44,7 @@ def add_training_options(parser: argparse.ArgumentParser, *, of: str) -> None:
 def parse(
     parser: argparse.ArgumentParser, arguments: Sequence[str] | None, *files: str
 ) -> argparse.Namespace:
-    """The options, of which these two files are given together or not at all; a mistake ends the program."""
+    """Return the options. A mistake ends the program, and so does one of `files` without the others."""
     options = parser.parse_args(arguments)
     paths: list[Path | None] = [getattr(options, name) for name in files]
     if len({path is None for path in paths}) > 1:
@@ -60,7 +60,7 @@ def parse(
 
 
 def read_or_exit(read: Callable[..., _Data], *files: Path) -> _Data:
-    """What is in the files; where they are of another kind, the program ends with a word about them."""
+    """Return the contents of the files. Files of another kind end the program with a message."""
     try:
         return read(*files)
     except (ValueError, IndexError) as error:
@@ -70,7 +70,7 @@ def read_or_exit(read: Callable[..., _Data], *files: Path) -> _Data:
 
 
 def optimizer_of(head: zloss.Head, lr: float | None) -> torch.optim.Optimizer:
-    """The factored head takes exact steps of plain SGD; for others Adagrad takes dense and row-sparse gradients."""
+    """Return exact SGD for the factored head, and Adagrad for others, as it takes dense and row-sparse gradients."""
     if isinstance(head, zloss.SphericalOutput) and isinstance(head.layer, zloss.FactoredLinear):
         return head.sgd(lr=lr or 30.0)
     return torch.optim.Adagrad(head.parameters(), lr=lr or 0.1)

@@ -4,8 +4,9 @@
     python examples/next_item.py --sessions train.txt --examples test.txt
     python examples/next_item.py --head dense --loss softmax              # the same with a full softmax
 
-`--sessions` has one session a line, items separated by spaces; `--examples` a session, a tab and the item that
-followed. Items may have any names. Needs zloss and torch, nothing else.
+`--sessions` names a file with one session on each line, its items separated by spaces. `--examples` names a file with
+a session, a tab and the item that followed on each line. Items may have any names. The program needs zloss and torch
+only.
 """
 
 import argparse
@@ -22,15 +23,15 @@ from torch.nn.utils.rnn import pad_sequence
 import zloss
 
 Session = list[int]
-LONGEST = 20  # items of a session that are looked at, the latest
+LONGEST = 20  # the latest items of a session, which the network reads
 
 
 class Recommender(nn.Module):
-    """What a session looks like after each of its items."""
+    """A network that reads a session and returns a state after each of its items."""
 
     def __init__(self, items: int, width: int, dropout: float) -> None:
         super().__init__()
-        # Sparse gradients: else every step would cost a pass over the embeddings of all items.
+        # With dense gradients every step would cost a pass over the embeddings of all items.
         self.embedding = nn.Embedding(items, width, sparse=True)
         self.dropout = nn.Dropout(dropout)
         self.gru = nn.GRU(width, width, batch_first=True)
@@ -48,7 +49,7 @@ def train_epoch(
     sessions: list[Session],
     batch: int,
 ) -> float:
-    """One pass over all sessions; returns the mean loss."""
+    """Make one pass over all sessions, and return the mean loss."""
     device = model.embedding.weight.device
     model.train()
     total, steps = 0.0, 0
@@ -57,7 +58,7 @@ def train_epoch(
             [torch.tensor(session) for session in part], batch_first=True, padding_value=-1
         ).to(device)
         inputs, targets = items[:, :-1].clamp_min(0), items[:, 1:]
-        # Every position with a next item is an example; those of the padding are left out before they cost anything.
+        # Every position with a next item is an example. Padding is left out before it costs anything.
         h = model(inputs)[targets >= 0]
         loss = head(h, targets[targets >= 0])
         loss.backward()
@@ -73,7 +74,7 @@ def train_epoch(
 def evaluate(
     model: Recommender, head: zloss.Head, examples: list[tuple[Session, int]], k: int
 ) -> tuple[float, float]:
-    """Recall and mean reciprocal rank, both at k, of what followed."""
+    """Return recall and mean reciprocal rank of the items that followed, both at k."""
     device = model.embedding.weight.device
     model.eval()
     ranks = []
@@ -91,14 +92,14 @@ def evaluate(
 
 
 def popular(sessions: list[Session], examples: list[tuple[Session, int]], k: int) -> float:
-    """The recall of always recommending what is most frequent: what a model has to beat."""
+    """Return the recall of always recommending the most frequent items, which a model has to beat."""
     counts = torch.bincount(torch.tensor([item for session in sessions for item in session[1:]]))
     best = set(counts.topk(min(k, len(counts))).indices.tolist())
     return sum(item in best for _, item in examples) / len(examples)
 
 
 def shuffled_batches(sessions: list[Session], batch: int) -> Iterator[list[Session]]:
-    """Sessions of similar length together, so that little is padded; the batches in any order."""
+    """Yield sessions of similar length together, so that little is padded; the batches are in random order."""
     order = sorted(sessions, key=lambda session: (len(session), random.random()))
     batches = [order[start : start + batch] for start in range(0, len(order), batch)]
     random.shuffle(batches)
@@ -106,10 +107,10 @@ def shuffled_batches(sessions: list[Session], batch: int) -> Iterator[list[Sessi
 
 
 def build_head(options: argparse.Namespace, items: int) -> zloss.Head:
-    """The head of the options, with an a for items.
+    """Return the head of the options, with an `a` for items.
 
-    The a that `HeadConfig` starts from is for classes like words, a few of which are most of a text. Items are more
-    alike in frequency: the z of a target then comes to about sqrt(width) at most, however many items there are.
+    The `a` that `HeadConfig` starts from is for classes like words, a few of which are most of a text. Items are more
+    alike in frequency: the z of a target is then about sqrt(width) at most, whatever the number of items.
     """
     loss = {"a": options.a or 10 / options.width**0.5} if options.loss == "z_loss" else {}
     return zloss.HeadConfig(head=options.head, loss=options.loss, options=loss).build(
@@ -117,11 +118,8 @@ def build_head(options: argparse.Namespace, items: int) -> zloss.Head:
     )
 
 
-# ---- data ------------------------------------------------------------------------------------------------------------
-
-
 def read(sessions: Path, examples: Path) -> tuple[list[Session], list[tuple[Session, int]], int]:
-    """Both files with items as numbers, and how many there are. What was never trained on cannot be recommended."""
+    """Return both files with items as numbers, and the number of items. Items that are not trained on are left out."""
     lines = [line.split() for line in sessions.read_text().splitlines()]
     number = {
         item: i for i, item in enumerate(dict.fromkeys(item for line in lines for item in line))
@@ -138,18 +136,19 @@ def read(sessions: Path, examples: Path) -> tuple[list[Session], list[tuple[Sess
 
 
 def numbered(items: Iterable[str], number: dict[str, int]) -> Session:
-    """Without those that have no number."""
+    """Return the numbers of the items that have one."""
     return [number[item] for item in items if item in number]
 
 
 def made_up(items: int, sessions: int) -> tuple[list[Session], list[tuple[Session, int]], int]:
-    """Sessions that go from an item to one of three that belong to it, or anywhere else, one time in ten."""
+    """Return sessions that go from an item to one of three that belong to it, or one time in ten to any item."""
     following = torch.randint(items, (items, 3)).tolist()
 
     def walk() -> Session:
-        session = [
-            int(items * random.random() ** 3)
-        ]  # some items are visited far more often than others
+        first = int(
+            items * random.random() ** 3
+        )  # some items are visited far more often than others
+        session = [first]
         for _ in range(random.randint(1, 8)):
             strays = random.random() < 0.1
             session.append(
@@ -165,11 +164,8 @@ def made_up(items: int, sessions: int) -> tuple[list[Session], list[tuple[Sessio
     )
 
 
-# ---- command line ----------------------------------------------------------------------------------------------------
-
-
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train and print; returns the last recall."""
+    """Train, print the scores, and return the last recall."""
     options = parsed(arguments)
     random.seed(options.seed)
     torch.manual_seed(options.seed)
@@ -206,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options; a mistake ends the program with a message."""
+    """Return the options. A mistake ends the program with a message."""
     parser = argparse.ArgumentParser(
         description="Next-item recommendation with any number of items."
     )

@@ -4,8 +4,9 @@
     python examples/tagger.py --texts mult.dat --tags tag-item.dat       # the files of citeulike-t
     python examples/tagger.py --head sampled --loss softmax              # the same with a sampled softmax
 
-Line i of `--texts` has the words of text i, `N WORD:COUNT WORD:COUNT ...`, words being numbers; line j of `--tags` has
-the texts that have tag j, `N TEXT TEXT ...`. A tenth of the texts is held out. Needs zloss and torch, nothing else.
+Line i of `--texts` has the words of text i, `N WORD:COUNT WORD:COUNT ...`, where a word is a number. Line j of `--tags`
+has the texts that have tag j, `N TEXT TEXT ...`. A tenth of the texts is held out. The program needs zloss and torch
+only.
 """
 
 import argparse
@@ -26,13 +27,13 @@ import zloss
 class Text(NamedTuple):
     """A text as a bag of words, and its tags."""
 
-    words: Tensor  # (n,) different ones
+    words: Tensor  # (n,) all different
     counts: Tensor  # (n,) how often each occurs
     tags: Tensor  # (K,)
 
 
 class Reader(nn.Module):
-    """What the head sees of some texts."""
+    """A network that reads texts and returns the hidden batch for the head."""
 
     def __init__(self, words: int, width: int, dropout: float) -> None:
         super().__init__()
@@ -58,11 +59,11 @@ def train_epoch(
     texts: list[Text],
     batch: int,
 ) -> float:
-    """One pass over all texts; returns the mean loss."""
+    """Make one pass over all texts, and return the mean loss."""
     reader.train()
     total, steps = 0.0, 0
     for part in parts(random.sample(texts, len(texts)), batch):
-        # Texts have as many tags as they have: the rest of a row is padding, which counts for nothing.
+        # Texts have different numbers of tags. The rest of a row is padding, which adds nothing to the loss.
         tags = pad_sequence([text.tags for text in part], batch_first=True, padding_value=-100)
         h = reader(part)
         loss = head(h, tags.to(h.device))
@@ -76,7 +77,7 @@ def train_epoch(
 
 @torch.inference_mode()
 def precision(reader: Reader, head: zloss.Head, texts: list[Text], k: int) -> float:
-    """Of the k tags that score highest, how many are right."""
+    """Return the share of right tags among the k tags that score highest."""
     reader.eval()
     right = 0
     for part in parts(texts, 500):
@@ -89,7 +90,7 @@ def precision(reader: Reader, head: zloss.Head, texts: list[Text], k: int) -> fl
 
 
 def popular(trained: list[Text], tested: list[Text], tags: int, k: int) -> float:
-    """The precision of always giving the most frequent tags: what a model has to beat."""
+    """Return the precision of always giving the most frequent tags, which a model has to beat."""
     best = (
         torch.bincount(torch.cat([text.tags for text in trained]), minlength=tags).topk(k).indices
     )
@@ -97,15 +98,12 @@ def popular(trained: list[Text], tested: list[Text], tags: int, k: int) -> float
 
 
 def parts(texts: list[Text], size: int) -> list[list[Text]]:
-    """Some texts at a time."""
+    """Return the texts in parts of equal size; the last one may be smaller."""
     return [texts[start : start + size] for start in range(0, len(texts), size)]
 
 
-# ---- data ------------------------------------------------------------------------------------------------------------
-
-
 def read(texts: Path, tags: Path) -> tuple[list[Text], int, int]:
-    """The texts that have words and tags, how many words there are, and how many tags."""
+    """Return the texts that have words and tags, the number of words, and the number of tags."""
     tagged = [[int(text) for text in line.split()[1:]] for line in tags.read_text().splitlines()]
     bags = [
         [pair.split(":") for pair in line.split()[1:]] for line in texts.read_text().splitlines()
@@ -125,26 +123,22 @@ def read(texts: Path, tags: Path) -> tuple[list[Text], int, int]:
 
 
 def made_up(tags: int, texts: int) -> tuple[list[Text], int, int]:
-    """Texts with one to eight tags, each of which brings some of its five words, among words that say nothing."""
+    """Return texts with one to eight tags. Each tag brings some of its five words, among words that say nothing."""
     words = 5000
     telling = torch.randint(words, (tags, 5))
 
     def write() -> Text:
-        own = (
-            (tags * torch.rand(random.randint(1, 8)) ** 3).long().unique()
-        )  # some tags are far more frequent
-        told = telling[own][torch.rand(len(own), 5) < 0.7]
-        bag, counts = torch.cat([told, torch.randint(words, (10,))]).unique(return_counts=True)
+        # The third power makes some tags far more frequent than others.
+        own = (tags * torch.rand(random.randint(1, 8)) ** 3).long().unique()
+        brought = telling[own][torch.rand(len(own), 5) < 0.7]
+        bag, counts = torch.cat([brought, torch.randint(words, (10,))]).unique(return_counts=True)
         return Text(bag, counts, own)
 
     return [write() for _ in range(texts)], words, tags
 
 
-# ---- command line ----------------------------------------------------------------------------------------------------
-
-
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train and print; returns the last precision."""
+    """Train, print the scores, and return the last precision."""
     options = parsed(arguments)
     random.seed(options.seed)
     torch.manual_seed(options.seed)
@@ -185,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options; a mistake ends the program with a message."""
+    """Return the options. A mistake ends the program with a message."""
     parser = argparse.ArgumentParser(description="Tagging with any number of tags.")
     parser.add_argument(
         "--texts", type=Path, help="bags of words, one a line: N WORD:COUNT ... (made up)"

@@ -1,13 +1,13 @@
-"""The numbers of the documents are those of the records."""
+"""The numbers of the documents are the numbers of the records."""
 
 import json
 import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from benchmarks import tables
+from benchmarks.measurements import Measurements
+from benchmarks.speed_tables import gram, heads, speed
+from benchmarks.speed_targets import targets
 from benchmarks.tables import DOCUMENTS, TABLES, rebuilt, stale_documents
 from reproduction.report.timings import DEVICES
 
@@ -50,11 +50,9 @@ def keep(folder: Path, file: str, **record: Any) -> None:
         records.write(json.dumps(defaults | told | record) + "\n")
 
 
-def test_targets_are_told_beside_what_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tables, "RECORDS", tmp_path)
-    rows = [line for line in tables.targets().splitlines()[2:] if line.startswith("|")]
+def test_targets_are_told_beside_what_is_measured(tmp_path: Path) -> None:
+    measured = Measurements(tmp_path)
+    rows = [line for line in targets(measured).splitlines()[2:] if line.startswith("|")]
     assert all("not measured" in row for row in rows)
     keep(tmp_path, "output.cuda.jsonl", name="factored", time_ms=2.0)
     keep(tmp_path, "output.cuda.jsonl", name="factored", time_ms=0.1, launch="graph")
@@ -71,7 +69,7 @@ def test_targets_are_told_beside_what_is_measured(
     keep(
         tmp_path, "model.cpu.jsonl", name="net1, dense softmax", time_ms=1.0, ratio_to_factored=11.5
     )
-    lines = tables.targets().splitlines()
+    lines = targets(measured).splitlines()
     assert "| factored Z-loss, B = 200 | <= 0.10 ms | 0.1 ms |" in lines
     assert (
         "| dense softmax (best of TF32, bf16, compiled) / factored, B = 200 | >= 70 | 75 |" in lines
@@ -84,10 +82,8 @@ def test_targets_are_told_beside_what_is_measured(
     assert "| net1, dense softmax / factored, CPU | >= 10.5 | 11.5 |" in lines
 
 
-def test_new_records_take_the_place_of_old_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tables, "RECORDS", tmp_path)
+def test_new_records_take_the_place_of_old_ones(tmp_path: Path) -> None:
+    measured = Measurements(tmp_path)
     for device in DEVICES:
         keep(tmp_path, f"output_layer.{device}.jsonl", name="factored", time_ms=1.0)
         for classes in (10_000, 793_471):
@@ -107,19 +103,19 @@ def test_new_records_take_the_place_of_old_ones(
             time_ms=9.0,
             ratio_to_factored=4.25,
         )
-    assert "| factored Z-loss, 793,471 classes | | 2.00 ms |" in tables.speed()
-    assert "| sampled softmax, 793,471 classes / factored Z-loss | 4.25 | 4.5 |" in tables.speed()
-    assert (
-        "| dense softmax, 793,471 classes / factored Z-loss | not run | not run |" in tables.speed()
+    assert "| factored Z-loss, 793,471 classes | | 2.00 ms |" in speed(measured)
+    assert "| sampled softmax, 793,471 classes / factored Z-loss | 4.25 | 4.5 |" in speed(measured)
+    assert "| dense softmax, 793,471 classes / factored Z-loss | not run | not run |" in speed(
+        measured
     )
-    assert "| factored, CUDA graph |  |  |  | 2.00 ms | not run | 2.00 ms |  |  |" in tables.heads()
+    assert "| factored, CUDA graph |  |  |  | 2.00 ms | not run | 2.00 ms |  |  |" in heads(
+        measured
+    )
 
 
-def test_no_time_is_divided_by_that_of_another_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_time_is_divided_by_that_of_another_run(tmp_path: Path) -> None:
     """What the latest run has not is taken from an earlier one, both sides of it; a better time there is not."""
-    monkeypatch.setattr(tables, "RECORDS", tmp_path)
+    measured = Measurements(tmp_path)
     keep(tmp_path, "output.cuda.jsonl", name="factored", time_ms=0.1)
     keep(tmp_path, "output.cuda.jsonl", name="dense softmax, CCE, bf16", time_ms=10.0)
     keep(tmp_path, "output_layer.cuda.jsonl", name="factored", time_ms=0.5)
@@ -128,18 +124,18 @@ def test_no_time_is_divided_by_that_of_another_run(
     keep(tmp_path, "gram.cuda.jsonl", name="dense Z-loss", time_ms=2.0, classes=100_000)
     keep(tmp_path, "output_layer.cuda.jsonl", name="dense Z-loss", time_ms=8.0, classes=100_000)
     keep(tmp_path, "output_layer.cuda.jsonl", name="Gram Z-loss", time_ms=4.0, classes=100_000)
-    lines = tables.targets().splitlines()
+    lines = targets(measured).splitlines()
     assert "| factored Z-loss, B = 200 | <= 0.10 ms | 0.1 ms |" in lines
     assert (
         "| cut cross-entropy (the faster of both modes) / factored, B = 200 | >= 60 | 100 |"
         in lines
     )
     assert "| sampled softmax, 8192 samples / factored, B = 200 | >= 5 | 8 |" in lines
-    assert "| B = 200 | not run | 2.00 |" in tables.gram().splitlines()
+    assert "| B = 200 | not run | 2.00 |" in gram(measured).splitlines()
 
 
-def test_cells_of_earlier_runs_are_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "RECORDS", tmp_path)
+def test_cells_of_earlier_runs_are_marked(tmp_path: Path) -> None:
+    measured = Measurements(tmp_path)
     for device, file, commit, time_ms in (
         ("cuda", "output", "new", 0.1),
         ("cuda", "output_layer", "old", 0.5),
@@ -163,7 +159,7 @@ def test_cells_of_earlier_runs_are_marked(tmp_path: Path, monkeypatch: pytest.Mo
         ratio_to_factored=6.0,
         commit="old",
     )
-    table = tables.heads()
+    table = heads(measured)
     assert (
         "| factored | not run | not run | 1 | 0.20 ms | not run | 0.10 ms | 1.00 GB | 1.00 GB |"
         in table
@@ -175,14 +171,12 @@ def test_cells_of_earlier_runs_are_marked(tmp_path: Path, monkeypatch: pytest.Mo
     assert "With * of another run" in table
 
 
-def test_shares_of_refactors_are_of_the_text_they_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tables, "RECORDS", tmp_path)
+def test_shares_of_refactors_are_of_the_text_they_name(tmp_path: Path) -> None:
+    measured = Measurements(tmp_path)
     keep(tmp_path, "language_model.cpu.jsonl", classes=10_000, refactor_share=0.5)
     keep(tmp_path, "language_model.cpu.jsonl", classes=213_271, refactor_share=0.02)
     keep(tmp_path, "language_model.cuda.jsonl", classes=10_000, refactor_share=0.5)
-    lines = tables.targets().splitlines()
+    lines = targets(measured).splitlines()
     assert "| share of refactors in a run with 213,271 classes, CPU | < 5 % | 2 % |" in lines
     assert (
         "| share of refactors in a run with 213,271 classes, GPU | < 5 % | not measured |" in lines
