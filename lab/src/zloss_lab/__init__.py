@@ -1,1 +1,1 @@
-"""Experiments and demonstrations. They import the library, never the reverse, and may need more than torch."""
+"""The lab: corpora, training, tuning and benchmarks for the library `zloss`, which never imports the lab."""

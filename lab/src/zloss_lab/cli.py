@@ -1,6 +1,6 @@
-"""The command line `zloss`, put together from the modules in `zloss_lab.commands`.
+"""The command line `zloss`, assembled from the modules in `zloss_lab.commands`.
 
-A user's mistake ends a command with one line that says what to do, and code 1. Ctrl-C ends it with code 130.
+A mistake of the user ends a command with exit code 1 and one line that says what to do. Ctrl-C ends it with code 130.
 """
 
 from pathlib import Path
@@ -31,7 +31,9 @@ for command in (train, evaluate, predict, runs, plot):
 
 @app.command()
 def demo(
-    folder: Annotated[Path, typer.Option(help="where everything of the text goes")] = Path("demo"),
+    folder: Annotated[
+        Path, typer.Option(help="folder for the corpus, the run and the plot")
+    ] = Path("demo"),
 ) -> None:
     """Train on real text for a few minutes, compare with guessing, and predict."""
     run_demo(folder, console)

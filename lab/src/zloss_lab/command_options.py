@@ -1,4 +1,4 @@
-"""Options of commands as dataclasses, so that each option is written once.
+"""Options of commands as dataclasses, so that each option is defined once.
 
 The fields of a dataclass are `Annotated` with `typer.Option`. A command that takes such a dataclass as a parameter gets
 one option for each field:
@@ -49,7 +49,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def given_options(options: Any) -> list[str]:
-    """Return the options that a user gave a value, as they are written on the command line.
+    """Return the options that the user has given, as they are written on the command line.
 
     >>> @dataclasses.dataclass
     ... class Options:

@@ -1,8 +1,8 @@
-"""Configuration tables (TOML, JSON, command line) to frozen dataclasses and back, with errors that help.
+"""Conversion of tables (from TOML, JSON or the command line) to frozen dataclasses and back.
 
-A config is a frozen, keyword-only dataclass. Its table has its field names as keys and nothing else: an unknown key is
-an error that names the nearest known one, and so is a value of the wrong type. Nothing is converted silently but an
-integer where a float is wanted, and a list where a tuple is.
+A config is a frozen, keyword-only dataclass. The keys of its table are the names of its fields. An unknown key is an
+error that suggests the nearest known key. A value of the wrong type is an error too. Only two conversions are silent:
+an integer becomes a float, and a list becomes a tuple, where the field has that type.
 """
 
 import dataclasses
@@ -19,11 +19,11 @@ Config = TypeVar("Config")
 
 
 class ConfigError(ValueError):
-    """Something in a configuration that its author has to change."""
+    """A mistake in a configuration, which the user has to correct."""
 
 
 def from_table(cls: type[Config], table: Mapping[str, Any], where: str = "") -> Config:
-    """An instance of the dataclass `cls` from a table; `where` is the name of the table in messages.
+    """Return an instance of the dataclass `cls` from a table; `where` is the name of the table in error messages.
 
     >>> @dataclasses.dataclass(frozen=True, kw_only=True)
     ... class Oven:
@@ -55,14 +55,17 @@ def from_table(cls: type[Config], table: Mapping[str, Any], where: str = "") -> 
 
 
 def to_table(config: Any) -> dict[str, Any]:
-    """The table that `from_table` takes: JSON throughout, and every field there, whatever the defaults become."""
+    """Return the table of a config, for `from_table`: values are valid JSON, and all fields are written.
+
+    A table with all fields keeps its meaning when a default changes later.
+    """
     if isinstance(config, HeadConfig):
         return config.to_dict()
     return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
 
 
 def overridden(table: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A table with other values at dotted keys, such as `{"training.lr": 0.1}`.
+    """Return the table with new values at dotted keys, such as `{"training.lr": 0.1}`.
 
     >>> overridden({"training": {"lr": 1.0, "seed": 0}}, {"training.lr": 0.1})
     {'training': {'lr': 0.1, 'seed': 0}}
@@ -78,7 +81,7 @@ def overridden(table: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[st
 
 
 def dotted(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of a table by dotted key.
+    """Yield the dotted keys of a table with their values.
 
     >>> dict(dotted({"training": {"lr": 0.1}, "device": "cpu"}))
     {'training.lr': 0.1, 'device': 'cpu'}
@@ -91,7 +94,7 @@ def dotted(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]
 
 
 def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The values of two tables at the dotted keys where they differ; None for what one of them does not have.
+    """Return the pairs of values that differ between two tables, by dotted key; a missing value is None.
 
     >>> differing({"training": {"lr": 1.0, "seed": 0}}, {"training": {"lr": 0.1, "seed": 0}})
     {'training.lr': (1.0, 0.1)}
@@ -102,7 +105,7 @@ def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tu
 
 
 def _required(cls: type[Any]) -> Iterator[str]:
-    """The fields that have no default."""
+    """Yield the names of the fields that have no default."""
     for field in dataclasses.fields(cls):
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             yield field.name
@@ -129,7 +132,7 @@ _NO = object()
 
 
 def _as(hint: Any, value: Any, where: str) -> Any:
-    """Return the value as that type, or `_NO`."""
+    """Return the value converted to the type, or `_NO` if it does not fit."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         converted = (_as(option, value, where) for option in get_args(hint))
@@ -158,7 +161,7 @@ def _as_scalar(hint: Any, value: Any) -> Any:
 
 
 def _as_sequence(hint: Any, value: Any, where: str) -> Any:
-    """Return a list or tuple; a tuple without an ellipsis has a fixed length."""
+    """Return the value as a list or tuple, or `_NO`; a tuple type without an ellipsis has a fixed length."""
     kinds = get_args(hint)
     if not isinstance(value, list | tuple):
         return _NO
@@ -200,7 +203,7 @@ def _described(hint: Any) -> str:
 
 @contextmanager
 def _explained(where: str) -> Iterator[None]:
-    """Say in which table the mistake is."""
+    """Add the name of the table to an error."""
     try:
         yield
     except ConfigError:

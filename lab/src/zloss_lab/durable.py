@@ -1,4 +1,7 @@
-"""Files and folders that are there in whole or not at all: written beside their place, synced, then renamed."""
+"""Files and folders that appear complete or not at all.
+
+They are written under a temporary name in the same folder, synced to the disk, and then renamed.
+"""
 
 import errno
 import os
@@ -16,9 +19,10 @@ _PARTIAL = ".partial-"
 
 
 def write_file(path: Path, data: bytes | str) -> None:
-    """Replace the file at once; what was there stays until the new one is complete. Others that write it wait.
+    """Replace a file in one moment: the old content stays until the new content is complete.
 
-    A device or a pipe is written to: in its place a file would be the end of it.
+    Other processes that write the same file wait. A device or a pipe is written to directly, because a rename would
+    replace it by an ordinary file.
     """
     content = data.encode() if isinstance(data, str) else data
     with _blamed_on(path):
@@ -30,9 +34,10 @@ def write_file(path: Path, data: bytes | str) -> None:
 
 
 def new_file(path: Path) -> AbstractContextManager[Path]:
-    """A file to write, which takes its name when the block is left without an error, and vanishes otherwise.
+    """Yield a temporary file to write. It gets its name when the block ends without an error, else it is removed.
 
-    What a process left that was killed in between is to be written over. One that is at it is not disturbed.
+    The file may already have content, left by a process that was killed: write over it. If another process is writing
+    the same file, this raises `BlockingIOError`.
     """
     return _new_file(path, waits=False)
 
@@ -47,13 +52,16 @@ def _new_file(path: Path, *, waits: bool) -> Iterator[Path]:
 
 @contextmanager
 def _taken(partial: Path, make: Callable[[], None], *, waits: bool) -> Iterator[None]:
-    """Have something unfinished to oneself, new or left by a process that was killed. Others wait, or are refused."""
+    """Lock a temporary file or folder, which is new or left by a process that was killed.
+
+    Another process that wants the same one waits, or gets a `BlockingIOError` if it does not wait.
+    """
     while True:
         make()
         with ExitStack() as stack:
             try:
                 is_ours = stack.enter_context(locked(partial, waits=waits))
-            except FileNotFoundError:  # whoever had it has finished
+            except FileNotFoundError:  # the process that held the lock has finished and renamed it
                 continue
             if not is_ours:
                 raise BlockingIOError(
@@ -65,7 +73,7 @@ def _taken(partial: Path, make: Callable[[], None], *, waits: bool) -> Iterator[
 
 @contextmanager
 def _takes_its_name(partial: Path, path: Path) -> Iterator[None]:
-    """What the block writes is synced and renamed, or removed where that fails."""
+    """Sync and rename the temporary file after the block, or remove it if something fails."""
     try:
         yield
         sync(partial)
@@ -78,9 +86,10 @@ def _takes_its_name(partial: Path, path: Path) -> Iterator[None]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill, which takes its name when the block is left without an error, and vanishes otherwise.
+    """Yield a temporary folder to fill. It gets its name when the block ends without an error, else it is removed.
 
-    Leftovers of a process that was killed in between are removed on the way. One that is at it is not disturbed.
+    Leftovers of a process that was killed are removed first. If another process is filling the same folder, this
+    raises `BlockingIOError`.
     """
     partial = path.parent / f"{_PARTIAL}{path.name}"
     with (
@@ -102,30 +111,29 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def tidied(folder: Path) -> Iterator[None]:
-    """Of this folder and those above it, what the block has made and left empty goes when it ends."""
+    """Remove folders that the block has made and left empty: this folder and the folders above it."""
     absent = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
         yield
     finally:
-        with suppress(OSError):  # the first that is not empty, or was not made after all, ends it
+        with suppress(OSError):  # stops at the first folder that is not empty or was never made
             for place in absent:
                 place.rmdir()
 
 
 @contextmanager
 def locked(place: Path, *, waits: bool = True) -> Iterator[bool]:
-    """Have a folder or a file to oneself, among processes that ask for it so; yields whether it is.
+    """Lock a folder or a file among the processes that call this function. Yields True if the lock was obtained.
 
-    Whoever had it before may have moved it, and another one may stand in its place: that is a `FileNotFoundError`.
-    The lock is the system's, on the place itself: it ends with the process, and leaves no file. Where there are no
-    such locks, as on Windows and on some network drives, everybody has it.
+    The previous holder of the lock may have renamed the file or folder: that raises `FileNotFoundError`.
+    The operating system holds the lock on the file or folder itself, so it ends with the process and leaves no file.
+    Windows and some network drives do not support such locks: there every process obtains the lock.
     """
     if sys.platform == "win32":
         yield True
         return
-    handle = os.open(
-        place, os.O_RDONLY if place.is_dir() else os.O_RDWR
-    )  # network drives lock what may be written
+    # Network drives lock a file only if it is open for writing.
+    handle = os.open(place, os.O_RDONLY if place.is_dir() else os.O_RDWR)
     try:
         is_ours = _locks(handle, waits=waits)
         if is_ours and not os.path.samestat(os.fstat(handle), os.stat(place)):
@@ -140,13 +148,13 @@ def _locks(handle: int, *, waits: bool) -> bool:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
-    except OSError:  # no locks here
+    except OSError:  # this file system has no locks
         return True
     return True
 
 
 def require_writable(folder: Path) -> None:
-    """Fail now, not when the work is done that was to be written there."""
+    """Raise an error now if the folder cannot be written to, and not after hours of work."""
     with _blamed_on(folder), tidied(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -155,7 +163,7 @@ def require_writable(folder: Path) -> None:
 
 @contextmanager
 def _blamed_on(path: Path) -> Iterator[None]:
-    """An error of the system names what the user knows, not what was to be written beside it for a while."""
+    """Put the name that the user knows into an `OSError`, in place of the name of the temporary file."""
     try:
         yield
     except OSError as error:
@@ -164,25 +172,26 @@ def _blamed_on(path: Path) -> Iterator[None]:
 
 
 def is_partial(path: Path) -> bool:
-    """Whether this is something that was never finished."""
+    """Return whether this is a temporary file or folder that was never finished."""
     return path.name.startswith(_PARTIAL)
 
 
 def is_full_disk(error: Exception) -> bool:
-    """Whether there was no room to write. Libraries that are not Python's may have no more than a message of it."""
+    """Return whether the disk is full. Libraries in other languages report that in the text of an error only."""
     numbers = (errno.ENOSPC, errno.EDQUOT)
-    is_told = any(os.strerror(number) in str(error) for number in numbers)
-    return error.errno in numbers if isinstance(error, OSError) else is_told
+    if isinstance(error, OSError):
+        return error.errno in numbers
+    return any(os.strerror(number) in str(error) for number in numbers)
 
 
 def sync(path: Path) -> None:
     """Wait until a file is on the disk."""
-    with path.open("rb+") as file:  # Windows syncs only what may be written
+    with path.open("rb+") as file:  # Windows syncs only files that are open for writing
         os.fsync(file.fileno())
 
 
 def _sync_folder(path: Path) -> None:
-    if os.name == "nt":  # folders cannot be opened there
+    if os.name == "nt":  # Windows cannot open folders
         return
     handle = os.open(path, os.O_RDONLY)
     try:

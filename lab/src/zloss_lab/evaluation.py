@@ -1,63 +1,46 @@
-"""How well a network ranks the words that come next: over all classes, in blocks, on all examples or on a sample.
+"""Evaluation of a network as a ranking of all classes, on all examples of a text or on a sample.
 
     result = evaluate(network, validation)
     result.top_k_error[10], result.mean_reciprocal_rank, result.half_widths
 
-The rank of a target is 1 + the number of classes that score strictly higher: equal scores share the better rank. But
-where the last hidden layer is all zeros, as it is in a network whose units have died, and that makes the scores of all
-classes equal, nothing is predicted: such an example counts as the worst rank there is, instead of the best.
+The rank of a target is 1 + the number of classes that score strictly higher: equal scores share the better rank. There
+is one exception. In a network whose units have died, the last hidden layer is all zeros. If that makes the scores of
+all classes equal, nothing is predicted, and the example gets the worst rank instead of the best.
 
-A sample is drawn without replacement and gives, for every score, a mean m and a deviation s. The half-width of its 95 %
-confidence interval is that of the normal approximation,
-
-    1.96 s sqrt((1 - n / N) / n)                    n examples of N
-
-For the mean rank this is rough where few targets have most of the ranks, and for an error near 0 or 1 it is too small.
-The perplexity is exp(m) of the negative log-probabilities, so its half-width is exp(m) times theirs (delta method).
+A sample is drawn without replacement. Its scores have confidence intervals, see `confidence_intervals.py`.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from zloss.heads import Head
-from zloss.metrics import perplexity_of
+from zloss.metrics import MeanReciprocalRank, Perplexity, TopKError
 from zloss.names import check_name
+from zloss_lab.confidence_intervals import HalfWidths, half_widths
 from zloss_lab.networks import NgramNetwork
 from zloss_lab.ngrams import NgramBatch, NgramBatches
 
 TOP_K = (1, 5, 10, 20, 50, 100)
 SCORES = (*(f"top_{k}_error" for k in TOP_K), "mrr", "mean_rank", "perplexity")
 
-# Multiplications and additions that an evaluation on a CPU may take when nobody says how many: about half a minute.
+# Multiplications and additions of an evaluation on a CPU without a limit. They take about half a minute.
 _CPU_OPERATIONS = 2e12
 _LEAST_SAMPLE = 1000
-# Examples at a time. Ranking needs wide products on a GPU; on a CPU progress should be seen.
+# Examples in a batch. A GPU needs large products to be fast. On a CPU small batches let the progress bar move.
 ROWS = {"cuda": 4096, "cpu": 256}
-_NORMAL_95 = 1.959964  # 97.5 % of a normal distribution lie below
 
 CountWatcher = Callable[[int, int], None]  # examples done, examples in all
 
 
 @dataclass(frozen=True, kw_only=True)
-class HalfWidths:
-    """Half the width of the 95 % confidence interval of every score."""
-
-    top_k_error: dict[int, float]
-    mean_reciprocal_rank: float
-    mean_rank: float
-    perplexity: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What a classifier achieves on a text.
+    """The scores of a classifier on a text.
 
     >>> result = Evaluation.of_ranks(torch.tensor([1, 2, 4, 4]), ks=(1, 3))
     >>> result.top_k_error, result.mean_reciprocal_rank, result.mean_rank
@@ -69,13 +52,13 @@ class Evaluation:
     top_k_error: dict[int, float]  # share of the targets that are not among the k best classes
     mean_reciprocal_rank: float
     mean_rank: float
-    perplexity: float | None  # None where the head gives no probabilities
+    perplexity: float | None  # None if the head gives no probabilities
     examples: int
-    population: int  # examples in the text; more than `examples` where a sample was taken
-    half_widths: HalfWidths | None  # None where all examples were taken
+    population: int  # examples in the text; larger than `examples` if a sample was taken
+    half_widths: HalfWidths | None  # None if all examples were taken
 
     def score(self, name: str) -> float:
-        """A score by name: "top_10_error" and so on, "mrr", "mean_rank" or "perplexity"."""
+        """Return a score by its name: "top_10_error" and so on, "mrr", "mean_rank" or "perplexity"."""
         scores = _named(self)
         if name == "perplexity" and name not in scores:
             raise ValueError(
@@ -85,7 +68,7 @@ class Evaluation:
         return scores[name]
 
     def to_record(self) -> dict[str, float | int]:
-        """One flat mapping for a file: scores by name, half-widths as `<name>_half_width` where a sample was taken."""
+        """Return a flat mapping of the scores by name. For a sample it has half-widths as `<name>_half_width`."""
         widths = {} if self.half_widths is None else _named(self.half_widths)
         counts: dict[str, float | int] = {"examples": self.examples, "population": self.population}
         return (
@@ -95,31 +78,54 @@ class Evaluation:
     @classmethod
     def of_ranks(
         cls,
-        ranks: Tensor,  # (N,) integers >= 1
+        ranks: Tensor,  # (n,) integers >= 1
         *,
-        log_prob: Tensor | None = None,  # (N,) of the targets
+        log_prob: Tensor | None = None,  # (n,) of the targets
         population: int | None = None,
         ks: Sequence[int] = TOP_K,
     ) -> "Evaluation":
-        """From the ranks of all targets at once, a sample of a `population` if that is given."""
-        tally = _Tally(ks)
-        tally.update(ranks, log_prob)
-        return tally.result(population)
+        """Return the scores of the ranks of all targets.
+
+        Args:
+            ranks: the rank of each target.
+            log_prob: the log-probability of each target, if the classifier gives probabilities.
+            population: N, if the targets are a sample of N examples.
+            ks: the values of k for the top-k errors.
+        """
+        _check_ks(ks)
+        _check_ranks(ranks)
+        population = len(ranks) if population is None else population
+        if population < len(ranks):
+            raise ValueError(
+                f"a sample of {len(ranks)} cannot come from a population of {population}"
+            )
+        is_sample = population > len(ranks)
+        return cls(
+            top_k_error={k: _metric_of(TopKError(k), ranks) for k in ks},
+            mean_reciprocal_rank=_metric_of(MeanReciprocalRank(), ranks),
+            mean_rank=ranks.double().mean().item(),
+            perplexity=None if log_prob is None else _metric_of(Perplexity(), log_prob),
+            examples=len(ranks),
+            population=population,
+            half_widths=half_widths(ranks, log_prob, ks=ks, population=population)
+            if is_sample
+            else None,
+        )
 
 
 def require_score(score: str, *, is_likelihood: bool) -> None:
-    """Refuse one that there is not, or not of such a head: else the first validation would find out."""
+    """Refuse an unknown score, and perplexity for a head without probabilities, before training begins."""
     log_prob = torch.zeros(1) if is_likelihood else None
     Evaluation.of_ranks(torch.ones(1, dtype=torch.long), log_prob=log_prob).score(score)
 
 
 def is_made_large(score: str) -> bool:
-    """Whether more of it is better."""
+    """Return whether a larger score is better."""
     return score == "mrr"
 
 
 def finite(record: Mapping[str, float]) -> dict[str, float | None]:
-    """A record for JSON, which has no infinity: the perplexity of a word that never occurred becomes null.
+    """Return a record for JSON, which has no infinity: infinite numbers become None.
 
     >>> finite({"mrr": 0.25, "perplexity": math.inf})
     {'mrr': 0.25, 'perplexity': None}
@@ -141,15 +147,15 @@ def evaluate(
     limit: int | None = None,
     progress: CountWatcher | None = None,
 ) -> Evaluation:
-    """Rank the targets of a text among all classes.
+    """Rank the targets of a text among all classes, and return the scores.
 
     Args:
-        network: left in the mode that it was in, training or not.
-        batches: of the text, in any order and of any size: all examples are taken, or those of its sample.
-        ks: of the top-k errors.
-        limit: a sample of at most so many examples, the same one every time. By default all of them on a GPU, and on a
-            CPU as many as take about half a minute; the result says how many.
-        progress: called with the number of examples done, and of all.
+        network: the network. Afterwards it is in the same mode as before, training or evaluation.
+        batches: the n-grams of the text. Their order and the size of a batch do not matter.
+        ks: the values of k for the top-k errors.
+        limit: the largest number of examples. If the text has more, a random sample is taken, which is the same every
+            time. The default is all examples on a GPU, and on a CPU the number that takes about half a minute.
+        progress: called after each batch with the number of examples done and their total number.
     """
     limit = default_limit(network, batches.device) if limit is None else limit
     with evaluation_mode(network):
@@ -160,7 +166,7 @@ def evaluate(
 
 
 def default_limit(network: NgramNetwork, device: torch.device) -> int | None:
-    """How many examples to take when nobody says; None for all."""
+    """Return the number of examples for an evaluation without a limit; None stands for all."""
     if device.type != "cpu":
         return None
     head = network.head
@@ -168,7 +174,13 @@ def default_limit(network: NgramNetwork, device: torch.device) -> int | None:
 
 
 def cpu_sample(in_features: int, num_classes: int, *, passes: int = 2) -> int:
-    """How many examples a CPU ranks in about half a minute; with probabilities that takes two passes."""
+    """Return the number of examples that a CPU ranks in about half a minute.
+
+    Args:
+        in_features: width of the last hidden layer.
+        num_classes: number of classes.
+        passes: passes over the classes. A head with probabilities needs two, others one.
+    """
     return max(_LEAST_SAMPLE, int(_CPU_OPERATIONS / (2 * passes * in_features * num_classes)))
 
 
@@ -180,10 +192,11 @@ def constant_classifier(
     limit: int | None = None,
     progress: CountWatcher | None = None,
 ) -> Evaluation:
-    """What the frequencies of the words achieve, whatever the context: what any network has to beat.
+    """Return the scores of a classifier that ranks words by frequency and ignores the context.
 
-    The rank of a word is 1 + the number of words that are strictly more frequent, its probability its share of all.
-    A target that never occurs in training makes the perplexity infinite. All examples by default, on a CPU too.
+    Any network has to beat it. The rank of a word is 1 + the number of words that are strictly more frequent. Its
+    probability is its share of all occurrences, so a target that never occurs in training makes the perplexity
+    infinite. Without a limit all examples are taken, on a CPU too.
     """
     counts = torch.as_tensor(
         np.array(counts) if isinstance(counts, np.ndarray) else counts, device=batches.device
@@ -200,7 +213,7 @@ def constant_classifier(
 
 @contextmanager
 def evaluation_mode(network: nn.Module) -> Iterator[None]:
-    """No dropout and no gradients; every module goes back to the mode that it was in."""
+    """Switch off dropout and gradients for the block; afterwards every module is in the mode that it was in before."""
     modes = {module: module.training for module in network.modules()}
     network.eval()
     try:
@@ -211,9 +224,8 @@ def evaluation_mode(network: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-Judged = tuple[
-    Tensor, Tensor | None
-]  # ranks (B,), log-probabilities of the targets (B,) where there are any
+# Ranks (B,), and log-probabilities (B,) of the targets or None.
+Judged = tuple[Tensor, Tensor | None]
 
 
 def _judged(network: NgramNetwork, batch: NgramBatch, zeros_tie: bool) -> Judged:
@@ -225,13 +237,16 @@ def _judged(network: NgramNetwork, batch: NgramBatch, zeros_tie: bool) -> Judged
 
 
 def zeros_make_equal(head: Head, device: torch.device) -> bool:
-    """Whether a hidden layer of zeros says nothing about the classes, as without a bias: the two best are equal."""
+    """Return whether a hidden layer of zeros makes the scores of all classes equal, as in a head without a bias.
+
+    Two equal best scores are taken as the sign of that.
+    """
     scores, _ = head.topk(torch.zeros(1, head.in_features, device=device), 2)
     return bool(scores[0, 0] == scores[0, 1])
 
 
 def worst_where_zero(ranks: Tensor, h: Tensor, num_classes: int) -> Tensor:
-    """The ranks, but the worst one where nothing was predicted."""
+    """Return the ranks, with the worst rank for the examples whose hidden layer is all zeros."""
     return torch.where(h.any(-1), ranks, num_classes)
 
 
@@ -242,86 +257,39 @@ def _evaluation(
     limit: int | None,
     progress: CountWatcher | None,
 ) -> Evaluation:
+    _check_ks(ks)
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1 example, got {limit}")
     wanted = batches.examples if limit is None else min(limit, batches.examples)
     chosen = batches.sampled(wanted, batch_size=ROWS.get(batches.device.type))
-    tally = _Tally(ks)
+    judged: list[Judged] = []
+    done = 0
     for batch in chosen:
-        tally.update(*judge(batch))
+        judged.append(judge(batch))
+        done += len(batch[1])
         if progress is not None:
-            progress(tally.examples, chosen.examples)
-    return tally.result(batches.population)
+            progress(done, chosen.examples)
+    log_probs = [log_prob for _, log_prob in judged if log_prob is not None]
+    return Evaluation.of_ranks(
+        torch.cat([ranks for ranks, _ in judged]),
+        log_prob=torch.cat(log_probs) if log_probs else None,
+        population=batches.population,
+        ks=ks,
+    )
 
 
-class _Tally:
-    """Sums of scores and of their squares, on the device until the result is wanted."""
-
-    def __init__(self, ks: Sequence[int]) -> None:
-        if not ks or min(ks) < 1:
-            raise ValueError(f"ks must be integers of at least 1, got {list(ks)}")
-        self.ks, self.examples = tuple(ks), 0
-        self._names: list[str] = []
-        self._sums: Tensor | None = None  # (2, scores) float64: sums, and sums of squares
-
-    def update(self, ranks: Tensor, log_prob: Tensor | None) -> None:
-        """Add the ranks of some targets, and their log-probabilities where there are any."""
-        scores = {f"top_{k}_error": ranks > k for k in self.ks}
-        scores |= {"mrr": 1 / ranks.double(), "mean_rank": ranks, "is_no_rank": ranks < 1}
-        if log_prob is not None:
-            scores["surprise"] = -log_prob
-        table = torch.stack([score.double() for score in scores.values()])
-        sums = torch.stack([table.sum(1), table.square().sum(1)])
-        self._sums = sums if self._sums is None else self._sums + sums
-        self._names = list(scores)
-        self.examples += len(ranks)
-
-    def result(self, population: int | None = None) -> Evaluation:
-        """The means so far, those of a sample of a population if that is given."""
-        if self._sums is None or not self.examples:
-            raise ValueError("nothing to evaluate: there are no ranks")
-        means, squares = (
-            dict(zip(self._names, row, strict=True))
-            for row in (self._sums / self.examples).tolist()
-        )
-        if means["is_no_rank"]:
-            raise ValueError(
-                "a rank was below 1: ranks start at 1, and no target can be ignored here"
-            )
-        population = self.examples if population is None else population
-        if population < self.examples:
-            raise ValueError(
-                f"a sample of {self.examples} cannot come from a population of {population}"
-            )
-        left_out = 1 - self.examples / population
-        widths = {
-            name: _half_width(means[name], squares[name], self.examples, left_out)
-            for name in self._names
-        }
-        perplexity = perplexity_of(means["surprise"]) if "surprise" in means else None
-        of_perplexity = None if perplexity is None else perplexity * widths["surprise"]
-        return Evaluation(
-            **self._of_ranks(means),
-            perplexity=perplexity,
-            examples=self.examples,
-            population=population,
-            half_widths=HalfWidths(**self._of_ranks(widths), perplexity=of_perplexity)
-            if left_out
-            else None,
-        )
-
-    def _of_ranks(self, values: dict[str, float]) -> dict[str, Any]:
-        errors = {k: values[f"top_{k}_error"] for k in self.ks}
-        return {
-            "top_k_error": errors,
-            "mean_reciprocal_rank": values["mrr"],
-            "mean_rank": values["mean_rank"],
-        }
+def _check_ks(ks: Sequence[int]) -> None:
+    if not ks or min(ks) < 1:
+        raise ValueError(f"ks must be integers of at least 1, got {list(ks)}")
 
 
-def _half_width(mean: float, mean_square: float, examples: int, left_out: float) -> float:
-    """Of the 95 % interval of a mean, see above; `left_out` is the share of the population outside the sample."""
-    if examples < 2 or not math.isfinite(mean_square):
-        return math.inf
-    variance = max(0.0, mean_square - mean**2) * examples / (examples - 1)
-    return _NORMAL_95 * math.sqrt(variance * left_out / examples)
+def _check_ranks(ranks: Tensor) -> None:
+    if not len(ranks):
+        raise ValueError("nothing to evaluate: there are no ranks")
+    if (ranks < 1).any():
+        raise ValueError("a rank was below 1: ranks start at 1, and no target can be ignored here")
+
+
+def _metric_of(metric: TopKError | MeanReciprocalRank | Perplexity, values: Tensor) -> float:
+    metric.update(values)
+    return metric.compute()
