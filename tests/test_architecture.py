@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = {
     "foundations": (
         "zloss.inputs",
+        "zloss.limits",
         "zloss.names",
         "zloss.precision",
         "zloss.stats",

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from zloss.layers.limits import has_other_processes
+from zloss.limits import has_other_processes
 
 
 def gather_batch(

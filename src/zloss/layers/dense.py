@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from zloss.inputs import check_hidden, check_sizes
 from zloss.layers.prediction import Predicting
 from zloss.layers.ranking import LinearScores
+from zloss.layers.storage import InMemory
 from zloss.stats import SphericalStats
 from zloss.targets import IGNORE_INDEX, Targets
 
@@ -75,7 +76,7 @@ class DenseLinear(Predicting, nn.Module):
     def scores(self, h: Tensor) -> LinearScores:
         weight, bias = self.linear.weight, self.linear.bias
         check_hidden(h, self.in_features, weight)
-        return LinearScores(h.to(weight.dtype), weight, class_bias=bias)
+        return LinearScores(h.to(weight.dtype), InMemory(weight), class_bias=bias)
 
 
 def _copy_of(linear: nn.Linear) -> nn.Linear:

@@ -15,13 +15,6 @@ from torch import Tensor, nn
 
 from zloss.inputs import check_hidden, check_same_device, check_sizes, with_bias_column
 from zloss.layers.gradient import GradientMark, RecordedGradient
-from zloss.layers.limits import (
-    export_error,
-    refuse_data_parallel,
-    refuse_export,
-    refuse_transforms,
-    uncompiled,
-)
 from zloss.layers.matrix import FactoredMatrix
 from zloss.layers.portable import NAMES, Checkpoint, Place, as_factors, misfit
 from zloss.layers.prediction import Predicting
@@ -30,6 +23,13 @@ from zloss.layers.stepper import Implementation, Stepper
 from zloss.layers.storage import InMemory
 from zloss.layers.supervisor import Fault
 from zloss.layers.update import Factors
+from zloss.limits import (
+    export_error,
+    refuse_data_parallel,
+    refuse_export,
+    refuse_transforms,
+    uncompiled,
+)
 from zloss.precision import check_dtypes, default_product_dtype, finest_dtype
 from zloss.stats import SphericalStats
 from zloss.targets import IGNORE_INDEX
@@ -317,7 +317,7 @@ class FactoredLinear(Predicting, nn.Module):
             raise self._stepper.supervisor.error(Fault.HIDDEN)
         hs = with_bias_column(h.to(self.U.dtype), len(self.U))
         queries, row_shift = (hs @ self.U.T).to(self.V.dtype), (hs @ self.omega).to(self.V.dtype)
-        return LinearScores(queries, self.matrix.rows.tensor, row_shift=row_shift)
+        return LinearScores(queries, self.matrix.rows, row_shift=row_shift)
 
     # ---- devices and dtypes ------------------------------------------------------------------------------------------
 

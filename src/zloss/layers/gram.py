@@ -15,9 +15,9 @@ from torch import Tensor
 
 from zloss.inputs import check_hidden, with_bias_column
 from zloss.layers.dense import DenseLinear
-from zloss.layers.limits import first_derivatives_only
 from zloss.layers.matrix import centred_moments
 from zloss.layers.storage import InMemory
+from zloss.limits import first_derivatives_only
 from zloss.precision import default_product_dtype, exact_products, finest_dtype
 from zloss.stats import SphericalStats
 from zloss.targets import Targets, checked_targets

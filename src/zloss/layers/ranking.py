@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from zloss import kernels
+from zloss.layers.storage import Storage
 from zloss.precision import splits_pay, tf32_parts, tf32_products
 from zloss.targets import Targets
 
@@ -164,7 +165,7 @@ class LinearScores(Scores):
     """`transform(queries @ keys^T + row_shift + class_bias)`, with an elementwise transform."""
 
     queries: Tensor  # (B, H)
-    keys: Tensor  # (C, H)
+    keys: Storage  # of C rows
     row_shift: Tensor | None = None  # (B,)
     class_bias: Tensor | None = None  # (C,)
     transform: Callable[[Tensor], Tensor] | None = None
@@ -177,11 +178,11 @@ class LinearScores(Scores):
 
     @property
     def num_classes(self) -> int:
-        return self.keys.shape[0]
+        return self.keys.num_rows
 
     def block(self, start: int, stop: int) -> Tensor:
         bias = None if self.class_bias is None else self.class_bias[start:stop]
-        return self._scores_of(self.keys[start:stop], bias)
+        return self._scores_of(self.keys.block(start, stop), bias)
 
     def own(self, classes: Tensor) -> Tensor:
         # The fewest products at this width. Each has all rows, and one score of every column is used.
@@ -190,7 +191,7 @@ class LinearScores(Scores):
         own = []
         for part, rows in zip(classes.flatten().split(width), row_of.split(width), strict=True):
             bias = None if self.class_bias is None else self.class_bias[part]
-            own.append(self._scores_of(self.keys[part], bias).gather(0, rows[None])[0])
+            own.append(self._scores_of(self.keys.gather(part), bias).gather(0, rows[None])[0])
         return torch.cat(own).view_as(classes)
 
     def rows(self, part: slice) -> "LinearScores":

@@ -17,11 +17,11 @@ from torch import Tensor
 from zloss import kernels
 from zloss.layers.backend import Backend, Passed, Upstream
 from zloss.layers.gradient import GradientMark, PendingGradient, RecordedGradient
-from zloss.layers.limits import first_derivatives_only
 from zloss.layers.matrix import FactoredMatrix, Integrity, Writes
 from zloss.layers.supervisor import Conditioning, Fault, Health, Supervisor
 from zloss.layers.torch_backend import TorchBackend
 from zloss.layers.triton_backend import TritonBackend
+from zloss.limits import first_derivatives_only
 from zloss.precision import exact_products
 from zloss.streams import is_capturing
 

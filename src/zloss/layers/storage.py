@@ -10,7 +10,6 @@ Shape letters: C classes, H width of the layer, N rows at a time.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -57,7 +56,7 @@ class Storage(ABC):
     @property
     @abstractmethod
     def tensor(self) -> Tensor:  # (C, H)
-        """The rows as one tensor on `device`, without gradient: for kernels, and for scores of all classes."""
+        """The rows as one tensor on `device`, without gradient, for kernels that gather and change rows themselves."""
 
     @property
     @abstractmethod
@@ -67,6 +66,10 @@ class Storage(ABC):
     @abstractmethod
     def stamp(self) -> Stamp:
         """Return a value that changes when the rows are written to."""
+
+    @abstractmethod
+    def block(self, start: int, stop: int) -> Tensor:  # (stop - start, H)
+        """Return the rows from `start` to `stop - 1`, to be read only."""
 
     @abstractmethod
     def gather(self, classes: Tensor) -> Tensor:  # (N,) -> (N, H)
@@ -90,8 +93,8 @@ class Storage(ABC):
         """Add what a function yields for every block of rows to the totals. The function computes in `dtype`."""
 
     @abstractmethod
-    def copied(self) -> Self:
-        """Return the same rows in memory of their own."""
+    def copied(self) -> "InMemory":
+        """Return a copy of all rows in the memory of the device."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,9 @@ class InMemory(Storage):
 
     def stamp(self) -> Stamp:
         return stamp_of(self.rows)
+
+    def block(self, start: int, stop: int) -> Tensor:
+        return self.rows.detach()[start:stop]
 
     def gather(self, classes: Tensor) -> Tensor:
         return self.rows.detach()[classes]
