@@ -295,7 +295,7 @@ def test_after_a_fault_no_step_is_taken(kernel_device: torch.device) -> None:
 def inverse(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """By a factorisation, or by the series as while a step is captured."""
     if request.param == "series":
-        monkeypatch.setattr(kernels.load("factored_update"), "is_capturing", lambda: True)
+        monkeypatch.setattr(kernels.load("factored_system"), "is_capturing", lambda: True)
     return str(request.param)
 
 
