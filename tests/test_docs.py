@@ -1,11 +1,14 @@
-"""The documents, checked: every Python block runs, every link leads somewhere, the file tree is that of the project.
+"""The documents, checked: Python blocks run, links lead somewhere, and the places of CONTRIBUTING.md exist.
 
 Blocks of one file run in order and share their names. A block that cannot run here is left out by a comment before it:
 
     <!-- not run: needs eight GPUs -->
 """
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +20,13 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = {
     str(path.relative_to(ROOT)): path
     for path in (
-        ROOT / "README.md",
+        *sorted(ROOT.glob("*.md")),
         *sorted(ROOT.glob("docs/**/*.md")),
         *sorted(ROOT.glob("src/**/*.md")),
+        *sorted(ROOT.glob("lab/*.md")),
     )
 }
-TREE_ROOT = "src/zloss/"
+MOST_WORDS_OF_THE_README = 1500  # generated tables included
 
 _FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<language>[\w+-]*)[^\n`]*$")
 _NOT_RUN = re.compile(r"<!-- not run: \S.* -->")
@@ -32,7 +36,7 @@ _LINK = re.compile(
 _EXTERNAL = re.compile(
     r"[a-z][a-z0-9+.-]*:|#|//"
 )  # a scheme, an anchor in the same file, or a host
-_BRANCHES = " \t\u2502\u251c\u2514\u2500|`+-"  # what may stand before a name in a drawn tree
+_PATH = re.compile(r"`([\w.*/-]+(?:/|\.(?:py|md|toml|txt)))`")
 
 
 @dataclass(frozen=True)
@@ -94,21 +98,11 @@ def broken_links(text: str, folder: Path) -> list[str]:
     ]
 
 
-def tree_paths(text: str) -> Iterator[str]:
-    """The paths in the file tree of a document: one a line, indented under its folder, with a remark after spaces."""
-    for block in parse(text)[0]:
-        if not block.code.startswith(TREE_ROOT):
-            continue
-        folders: list[tuple[int, str]] = []
-        for line in filter(str.strip, block.code.splitlines()):
-            entry = line.lstrip(_BRANCHES)
-            indent, name = len(line) - len(entry), entry.split()[0]
-            while folders and folders[-1][0] >= indent:
-                folders.pop()
-            path = (folders[-1][1] if folders else "") + name
-            yield path
-            if name.endswith("/"):
-                folders.append((indent, path))
+def table_paths(text: str) -> Iterator[str]:
+    """Yield the paths in the tables of a document: names in backticks that end in a slash or in a suffix."""
+    for _, line in parse(text)[1]:
+        if line.startswith("|"):
+            yield from _PATH.findall(line)
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -123,9 +117,30 @@ def test_links_lead_somewhere(name: str) -> None:
     assert broken_links(DOCUMENTS[name].read_text(encoding="utf-8"), DOCUMENTS[name].parent) == []
 
 
-def test_file_tree_of_the_readme() -> None:
-    paths = list(tree_paths(DOCUMENTS["README.md"].read_text(encoding="utf-8")))
-    assert [path for path in paths if not (ROOT / path).exists()] == []
+def test_the_readme_is_short() -> None:
+    assert len(DOCUMENTS["README.md"].read_text(encoding="utf-8").split()) <= MOST_WORDS_OF_THE_README
+
+
+def test_the_places_in_contributing_exist() -> None:
+    paths = list(table_paths(DOCUMENTS["CONTRIBUTING.md"].read_text(encoding="utf-8")))
+    assert len(paths) > 30
+    assert [path for path in paths if not any(ROOT.glob(path))] == []
+
+
+def test_the_program_for_several_gpus_runs_in_two_processes(tmp_path: Path) -> None:
+    """A document is run as one process above; here its processes have to find and to agree with each other."""
+    blocks = parse(DOCUMENTS["docs/guides/several-gpus.md"].read_text(encoding="utf-8"))[0]
+    (program,) = [block.code for block in blocks if block.language == "python"]
+    (tmp_path / "train.py").write_text(program, encoding="utf-8")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    finished = subprocess.run(
+        [*torchrun, tmp_path / "train.py"], capture_output=True, text=True, env=environment
+    )
+    assert finished.returncode == 0, finished.stderr
+    said = re.findall(r"process \d: (256 rows in a step, checksum \S+)", finished.stdout)
+    assert len(said) == 2, finished.stdout
+    assert said[0] == said[1]
 
 
 SAMPLE = """\
@@ -154,14 +169,9 @@ x = 2
 [reference]: nowhere.md
 <img src="gone.svg">
 
-```
-src/zloss/             the library
-\u251c\u2500\u2500 layers/
-\u2502   \u2514\u2500\u2500 dense.py     a remark
-\u2514\u2500\u2500 stats.py
-tests/
-  test_docs.py
-```
+| room | tests |
+|---|---|
+| `src/zloss/layers/`, `stats.py` | `tests/**/test_*.py` of `zloss.Head`, `make` |
 """
 
 
@@ -196,12 +206,5 @@ def test_broken_links_are_seen(tmp_path: Path) -> None:
     ]
 
 
-def test_trees_are_read() -> None:
-    assert list(tree_paths(SAMPLE)) == [
-        "src/zloss/",
-        "src/zloss/layers/",
-        "src/zloss/layers/dense.py",
-        "src/zloss/stats.py",
-        "tests/",
-        "tests/test_docs.py",
-    ]
+def test_paths_in_tables_are_seen() -> None:
+    assert list(table_paths(SAMPLE)) == ["src/zloss/layers/", "stats.py", "tests/**/test_*.py"]
