@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from reproduction.report.markdown import wrapped
 from reproduction.report.timings import DEVICES, FILES, Device, Run, fastest
 from zloss_lab.records import Record, read_records
 
@@ -62,7 +63,7 @@ class Measurements:
             record = read_records(path)[0]
             versions = f"torch {record['versions']['torch']}, seed {record['seed']}"
             notes.append(f"{record['device']}, {versions}")
-        return f"Measured on {'; '.join(notes)}. Records: `benchmarks/records`."
+        return wrapped(f"Measured on {'; '.join(notes)}. Records: `benchmarks/records`.")
 
     def _paths(self, suite: str, device: str) -> list[Path]:
         names = (*FILES.get(suite, (suite,)), *_OLDER_FILES.get(suite, ()))

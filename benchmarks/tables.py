@@ -7,26 +7,39 @@ import argparse
 import re
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from benchmarks.measurements import Measurements
 from benchmarks.speed_tables import gram, heads, profile, speed
 from benchmarks.speed_targets import targets
 from benchmarks.training_tables import accuracy, epochs, learning
-from reproduction.report.excerpts import MARKDOWN_TABLES, markdown
+from reproduction.report.evidence import Evidence
+from reproduction.report.excerpts import EXCERPTS, excerpt_markdown
 
 ROOT = Path(__file__).parent.parent
-BENCHMARKS = Path(__file__).parent
+TIMINGS, RESULTS = ROOT / "benchmarks" / "records", ROOT / "reproduction" / "records"
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 
-_MEASURED = Measurements(BENCHMARKS / "records")
+_MEASURED = Measurements(TIMINGS)
+
+
+def _excerpt(name: str) -> str:
+    return excerpt_markdown(name, evidence())
+
+
+@cache
+def evidence() -> Evidence:
+    """Return the committed results and timings."""
+    return Evidence.read(RESULTS, TIMINGS)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     **{
         table.__name__: partial(table, _MEASURED)
         for table in (speed, heads, gram, accuracy, targets, profile, epochs, learning)
     },
-    **{name: partial(markdown, name, BENCHMARKS) for name in MARKDOWN_TABLES},
+    **{name: partial(_excerpt, name) for name in EXCERPTS},
 }
 _PLACE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

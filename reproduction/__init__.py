@@ -1,1 +1,9 @@
-"""The reproduction of the Z-loss paper: `experiments` runs it, `report` draws it. In no wheel; run from a checkout."""
+"""The reproduction of the Z-loss paper: its experiments, their records and the report. It runs from a checkout.
+
+python -m reproduction run      the experiments: `running`
+python -m reproduction report   the page with all claims, figures and tables: `report`
+
+- `results` has the schema of the records, which the experiments write and the report reads.
+- `records` has the records themselves.
+- `budgets.py`, `losses.py`, `scores.py` and `large_text_models.py` have the keys of the records, and their titles.
+"""

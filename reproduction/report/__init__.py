@@ -1,11 +1,14 @@
-"""`zloss report`: the reproduction of the paper as one page, from the records alone.
+"""The report: all claims, figures and tables of the paper beside our numbers, from the records alone.
 
-records.py       what the experiments leave behind: one file a figure or table, checked line by line
-timings.py       epochs and ratios from the records of `zloss bench`; evidence.py has both, or says what to run
-scores.py  intervals.py  duels.py       scores and how they are written; what seeds say; which of two losses is better
-published.py     the numbers that the paper prints, and its slips
-claims.py        every claim of the paper; verdicts.py the rules; the *_checks.py what each claim is judged by
-results.py       the tables (tables.py), in HTML and for docs/results.md (documents.py); figures.py the figures
-report.py        the page: summary.py, topics.py and methods.py are its parts, page.py and page.css how it looks
-commands.py      the command line
+From the records to verdicts:
+- `evidence.py`: the results and the timings (`timings.py`), or the command that makes missing ones
+- `intervals.py`, `comparisons.py`, `score_texts.py`: means over seeds, comparisons of two losses, and their texts
+- `published.py`: the numbers that the paper prints, and its slips
+- `claims/`: every claim of the paper with the check that judges it, by the rules in `verdicts.py`
+
+From the evidence to a document without markup (`document.py`), and from there to files:
+- `*_tables.py`, `table_cells.py`, `figures/`: our numbers beside the numbers of the paper
+- `summary.py`, `topics.py`, `methods.py`: the sections, which `report.py` puts together
+- `html.py` renders the page with `page.css`; `markdown.py` renders `excerpts.py`, the tables of `docs/`
+- `command.py`: the command line
 """

@@ -1,7 +1,7 @@
-"""What seeds say: a mean with its 95 % interval, and the difference of two means with its own.
+"""Means over seeds with their 95 % intervals, and differences of two means with theirs.
 
-Intervals are Student's, over seeds: they tell how much the same recipe varies from one training to the next. The
-difference of two recipes is Welch's, which does not suppose that both vary alike.
+The interval of a mean is Student's. It says how much the same recipe varies from one training to the next. The interval
+of a difference of two recipes is Welch's, which does not assume that both vary alike.
 """
 
 import math
@@ -36,12 +36,12 @@ class Difference:
 
     @property
     def is_noise(self) -> bool:
-        """Whether the interval contains 0; never, where there is none."""
+        """True if the interval contains 0; false without an interval."""
         return self.half_width is not None and abs(self.mean) <= self.half_width
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Mean and interval of one value a seed.
+    """Return mean and interval of one value a seed.
 
     >>> estimate([1.0, 2.0, 3.0])  # doctest: +ELLIPSIS
     Estimate(mean=2.0, half_width=2.484..., seeds=3)
@@ -54,7 +54,7 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
-    """First minus second, by Welch's interval.
+    """Return the mean of the first minus the mean of the second, with Welch's interval.
 
     >>> difference([5.0, 6.0, 7.0], [1.0, 2.0, 3.0])  # doctest: +ELLIPSIS
     Difference(mean=4.0, half_width=2.266..., seeds=3)
@@ -74,10 +74,10 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
 
 @cache
 def student_t(freedom: float) -> float:
-    """What 97.5 % of Student's distribution with so many degrees of freedom, 1 or more, lie below.
+    """Return the 97.5 % quantile of Student's distribution with this many degrees of freedom, 1 or more.
 
-    With t = sqrt(freedom) tan(u) the density becomes one of u, proportional to cos(u)^(freedom - 1): smooth, and on a
-    finite interval. So a Gauss rule integrates it to all digits, and bisection finds the end.
+    With t = sqrt(freedom) tan(u), the density of u is proportional to cos(u)^(freedom - 1). It is smooth, and u lies in
+    a finite interval. So a Gauss rule integrates it to all digits, and bisection finds the quantile.
 
     >>> round(student_t(4), 4)
     2.7764

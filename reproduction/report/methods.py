@@ -1,32 +1,53 @@
-"""How it was done, as far as the records tell: texts, search, seeds, machines, versions, settings."""
+"""The methods as the records tell them: texts, search, seeds, machines, versions, settings."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from reproduction.budgets import budget_title
+from reproduction.large_text_models import model_title
+from reproduction.losses import LOSS_TITLES, PENN_TREEBANK
+from reproduction.report.document import Block, Heading, Section, Table, bullets, paragraph
 from reproduction.report.evidence import Evidence
-from reproduction.report.loss_checks import NAMES
-from reproduction.report.records import (
-    PENN_TREEBANK,
-    Result,
-    ScoredModel,
+from reproduction.report.score_texts import TIMES, score_label
+from reproduction.report.table_cells import seeds_text
+from reproduction.results.schema import (
+    LargeTextResult,
     TrainingCurve,
+    TrainingResult,
     TunedResult,
 )
-from reproduction.report.results import seeds_of
-from reproduction.report.scores import TIMES, label
-from reproduction.report.tables import Table
 from zloss_lab.corpora import CATALOGUE
 from zloss_lab.corpora.catalogue import SPLITS
-from zloss_lab.networks import PRESETS
+from zloss_lab.experiments import preset_network
 from zloss_lab.records import Record
 
 
+def methods_section(evidence: Evidence) -> Section:
+    """Return the section on methods, machines and versions."""
+    return Section(
+        "methods",
+        "Methods",
+        (
+            bullets(statements(evidence)),
+            Heading("Machines, versions and commits"),
+            provenance_table(evidence),
+        ),
+    )
+
+
+def settings_section(evidence: Evidence) -> Section:
+    """Return the section with the settings of all trainings."""
+    table = settings_table(evidence)
+    block: Block = table if table.rows else paragraph("Nothing was trained yet.")
+    return Section("settings", "Settings", (block,))
+
+
 def statements(evidence: Evidence) -> list[str]:
-    """The way from text to number."""
+    """Return the way from a text to a number, a paragraph for each part of it."""
     return [
         *map(
             _corpus,
-            dict.fromkeys([PENN_TREEBANK, *(model.corpus for model in evidence.records.table2)]),
+            dict.fromkeys([PENN_TREEBANK, *(model.corpus for model in evidence.results.table2)]),
         ),
         "Network: embeddings of the last n words, concatenated; hidden layers of rectified linear units; an output "
         "layer over all words. Trained by SGD on mini-batches. Learning rates fall to zero over a training, linearly "
@@ -52,8 +73,8 @@ def statements(evidence: Evidence) -> list[str]:
 
 
 def _shape(network: str) -> str:
-    """Embeddings and hidden layers of a network of the paper."""
-    config = PRESETS[network]
+    """Return embeddings and hidden layers of a network of the paper."""
+    config = preset_network(network)
     return f"{network} is [{config.context} {TIMES} {config.embedding}, {', '.join(map(str, config.hidden))}]"
 
 
@@ -68,8 +89,8 @@ def _corpus(name: str) -> str:
 
 
 def _shared_device(evidence: Evidence) -> str:
-    """How trainings that were not alone have come to their times."""
-    shared = sum(not model.alone for model in evidence.records.table2)
+    """Return how the times of trainings that shared their device were computed."""
+    shared = sum(one.is_alone is False for one in evidence.results.table2)
     if not shared:
         return ""
     trainings = "1 training" if shared == 1 else f"{shared} trainings"
@@ -81,7 +102,7 @@ def _shared_device(evidence: Evidence) -> str:
 
 
 def _search(evidence: Evidence) -> str:
-    results = [*evidence.records.figure2, *evidence.records.figure5]
+    results = [*evidence.results.figure2, *evidence.results.figure5]
     if not results:
         return "not run yet."
     return (
@@ -92,12 +113,12 @@ def _search(evidence: Evidence) -> str:
 
 
 def _trials(results: Iterable[TunedResult]) -> str:
-    """Of every loss: who searches more finds more."""
+    """Return the number of trials of every loss, because a longer search finds better settings."""
     trials: dict[str, list[int]] = {}
     for result in results:
         trials.setdefault(result.loss, []).append(result.trials)
     return ", ".join(
-        f"{name} {_range(trials[loss])}" for loss, name in NAMES.items() if loss in trials
+        f"{name} {_range(trials[loss])}" for loss, name in LOSS_TITLES.items() if loss in trials
     )
 
 
@@ -106,50 +127,55 @@ def _range(values: Sequence[float]) -> str:
     return f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
 
-# ---- where -----------------------------------------------------------------------------------------------------------
+# ---- machines --------------------------------------------------------------------------------------------------------
 
 
 def provenance_table(evidence: Evidence) -> Table:
-    """Machines, versions and commits of everything that counts."""
+    """Return machines, versions and commits of all records that the report uses."""
     rows = [
         [
             name,
             str(len(results)),
-            seeds_of(results),
-            _told(_devices(results)),
-            _told(_versions(results)),
-            _told(_commits(results)),
+            seeds_text(results),
+            _distinct(_devices(results)),
+            _distinct(_versions(results)),
+            _distinct(_commits(results)),
         ]
         for name, results in experiments(evidence).items()
         if results
     ]
     timings = evidence.timings.used()
     if timings:
-        where = [_told(find(timings)) for find in (_devices, _versions, _commits)]
+        where = [_distinct(find(timings)) for find in (_devices, _versions, _commits)]
         rows.append(["table 1", f"{len(timings)} runs", "", *where])
-    return Table(("records", "trainings", "seeds", "device", "versions", "commit"), rows, words=6)
+    return Table(
+        ("records", "trainings", "seeds", "device", "versions", "commit"),
+        rows,
+        words=6,
+        role="prose",
+    )
 
 
-def experiments(evidence: Evidence) -> dict[str, Sequence[Result]]:
-    """The results of every figure and table that was trained for."""
-    records = evidence.records
+def experiments(evidence: Evidence) -> dict[str, Sequence[TrainingResult]]:
+    """Return the results of every figure and table, by its title."""
+    results = evidence.results
     return {
-        "figure 2": records.figure2,
+        "figure 2": results.figure2,
         **{
             f"figure 2, {name.replace('_', ' ')}": variant.figure2
             for name, variant in evidence.variants.items()
         },
-        "figure 3": records.figure3,
-        "figure 4": records.figure4,
-        "figure 5": records.figure5,
-        "table 2": records.table2,
+        "figure 3": results.figure3,
+        "figure 4": results.figure4,
+        "figure 5": results.figure5,
+        "table 2": results.table2,
     }
 
 
-Source = Iterable[Result | Record]
+Source = Iterable[TrainingResult | Record]
 
 
-def _get(source: Result | Record, name: str) -> Any:
+def _get(source: TrainingResult | Record, name: str) -> Any:
     return source[name] if isinstance(source, dict) else getattr(source, name)
 
 
@@ -165,7 +191,7 @@ def _versions(sources: Source) -> Iterable[str]:
     )
 
 
-def _all_versions(source: Result | Record) -> Mapping[str, str]:
+def _all_versions(source: TrainingResult | Record) -> Mapping[str, str]:
     versions: Mapping[str, str] = _get(source, "versions")
     return versions
 
@@ -174,7 +200,7 @@ def _commits(sources: Source) -> Iterable[str]:
     return (_get(source, "commit") for source in sources)
 
 
-def _told(values: Iterable[str]) -> str:
+def _distinct(values: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(values))
 
 
@@ -182,29 +208,37 @@ def _told(values: Iterable[str]) -> str:
 
 
 def settings_table(evidence: Evidence) -> Table:
-    """What was chosen, for every loss and score, and for every model."""
+    """Return the settings that were chosen for every loss and score, and for every model."""
     rows = []
     for name, results in experiments(evidence).items():
         chosen = {result.choice: result for result in reversed(results)}
         rows += [
-            [name, _what(result), _setting(result.settings)] for result in reversed(chosen.values())
+            [name, _choice_text(result), _settings_text(result.settings)]
+            for result in reversed(chosen.values())
         ]
-    return Table(("records", "what", "settings"), rows, words=3)
+    return Table(("records", "what", "settings"), rows, words=3, role="prose")
 
 
-def _what(result: Result) -> str:
-    """A choice, to read."""
-    words: dict[type, Callable[[Any], str]] = {
-        TunedResult: lambda one: f"{NAMES[one.loss]}, tuned for {label(one.tuned_for)}",
+def _choice_text(result: TrainingResult) -> str:
+    """Return a choice as text."""
+    texts: dict[type, Callable[[Any], str]] = {
+        TunedResult: lambda one: f"{LOSS_TITLES[one.loss]}, tuned for {score_label(one.tuned_for)}",
         TrainingCurve: lambda one: (
-            f"a = {one.a:g}, b = {one.b:g}, tuned for {label(one.tuned_for)}"
+            f"a = {one.a:g}, b = {one.b:g}, tuned for {score_label(one.tuned_for)}"
         ),
-        ScoredModel: lambda one: ", ".join(filter(None, (one.corpus, one.model, one.budget))),
+        LargeTextResult: lambda one: ", ".join(_large_text_parts(one)),
     }
-    return words.get(type(result), lambda one: f"a = {one.a:g}, b = {one.b:g}")(result)
+    return texts.get(type(result), lambda one: f"a = {one.a:g}, b = {one.b:g}")(result)
 
 
-def _setting(settings: Mapping[str, Any]) -> str:
+def _large_text_parts(result: LargeTextResult) -> Iterator[str]:
+    yield result.corpus
+    yield model_title(result.model)
+    if result.budget is not None:
+        yield budget_title(result.budget)
+
+
+def _settings_text(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} = {_value(value)}" for key, value in settings.items())
 
 

@@ -1,14 +1,15 @@
-"""What the paper prints: the numbers of its two tables, and its slips.
+"""The numbers that the paper prints in its two tables, and its slips.
 
 A. de Brébisson and P. Vincent, The Z-loss: a shift and scale invariant classification loss belonging to the Spherical
-Family, 2016 (arXiv 1604.08859). Its figures have no numbers in the text.
+Family, 2016 (arXiv 1604.08859). The text of the paper has no numbers of its figures.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from reproduction.report.scores import MINUS, top
+from reproduction.report.score_texts import MINUS
 from reproduction.report.timings import Device, Part
+from reproduction.scores import top
 
 CITATION = "A. de Brébisson and P. Vincent, The Z-loss: a shift and scale invariant classification loss, 2016"
 ADDRESS = "https://arxiv.org/abs/1604.08859"
@@ -33,7 +34,7 @@ HARDWARE: Mapping[Device, str] = {"cpu": "Intel i7-5930K", "cuda": "Nvidia Titan
 
 
 def epoch_ratio(part: Part, loss: str, device: Device) -> float | None:
-    """The time of this loss in times of the Z-loss."""
+    """Return the time of an epoch with this loss, divided by its time with the Z-loss."""
     own = EPOCH_S.get((part, loss, device))
     return None if own is None else own / EPOCH_S[part, "z_loss", device]
 
@@ -47,26 +48,25 @@ class FinalScore:
     train_s: float | None
 
     def error(self, score: str) -> float | None:
-        """A score by name, where the table has it."""
+        """Return an error by its key, where the table has it."""
         return {"top_1_error": self.top_1_error, "top_20_error": self.top_20_error}.get(score)
 
 
 # Table 2: One Billion Word, on a Titan X.
-FINAL_ERRORS = (top(1), top(20))  # all that it has
-FINAL_SCORES: Mapping[str, FinalScore] = {
+FINAL_ERRORS = (top(1), top(20))  # the table has no others
+FINAL_SCORES: Mapping[str, FinalScore] = {  # by the keys of the models
     "constant": FinalScore(0.9544, 0.6558, None),
-    "softmax net1": FinalScore(None, None, 40 * _DAY),
-    "H-softmax net1": FinalScore(0.710, 0.3573, 4.08 * _DAY),
-    "Z-loss net1": FinalScore(0.7213, 0.3643, 0.97 * _DAY),
-    "Z-loss net2": FinalScore(0.7077, 0.3829, 3.14 * _DAY),
+    "softmax_net1": FinalScore(None, None, 40 * _DAY),
+    "hierarchical_softmax_net1": FinalScore(0.710, 0.3573, 4.08 * _DAY),
+    "z_loss_net1": FinalScore(0.7213, 0.3643, 0.97 * _DAY),
+    "z_loss_net2": FinalScore(0.7077, 0.3829, 3.14 * _DAY),
 }
 
 
 def convergence_ratio() -> float:
-    """The time to converge of hierarchical softmax, in times of the Z-loss with the same network."""
-    hierarchical_s, z_loss_s = (
-        FINAL_SCORES[model].train_s for model in ("H-softmax net1", "Z-loss net1")
-    )
+    """Return the time to converge of hierarchical softmax, divided by the time of the Z-loss with the same network."""
+    hierarchical_s = FINAL_SCORES["hierarchical_softmax_net1"].train_s
+    z_loss_s = FINAL_SCORES["z_loss_net1"].train_s
     assert hierarchical_s is not None
     assert z_loss_s is not None
     return hierarchical_s / z_loss_s

@@ -1,7 +1,8 @@
 """Epochs and ratios of table 1, from the records of `zloss bench`.
 
-The paper timed some thousand batches of 200 n-grams and multiplied; so do these. A ratio is of one run: on a CPU the
-median over turns, on a GPU the quotient of medians. Every loss is taken as it runs fastest in that run.
+The paper timed some thousand batches of 200 n-grams and multiplied, and so does this module. Both times of a ratio are
+from one run. On a CPU it is the median over turns, on a GPU the quotient of medians. Every loss is taken as it runs
+fastest in that run.
 """
 
 import math
@@ -11,21 +12,22 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from zloss_lab.bench.layer_suite import ONE_BILLION_WORD
 from zloss_lab.bench.model_suite import BATCHES, EPOCH_NGRAMS
+from zloss_lab.bench.output_suite import ONE_BILLION_WORD
 from zloss_lab.records import Record, read_records
 
 Device = Literal["cpu", "cuda"]
 Part = Literal["model", "output"]  # the whole of net1, or its output layer alone
 DEVICES: tuple[Device, ...] = ("cpu", "cuda")
 PARTS: tuple[Part, ...] = ("model", "output")
+PLACES: Mapping[Device, str] = {"cpu": "CPU", "cuda": "GPU"}  # their titles
 
 FILES: Mapping[str, tuple[str, ...]] = {  # the latest first
     "model": ("model",),
     "output": ("output", "speed"),
     "scaling": ("scaling", "output", "speed"),
 }
-# Softmax by every way that computes it exactly. Cut cross-entropy leaves out small gradients, and is not among them.
+# Softmax in every form that is exact. Cut cross-entropy leaves out small gradients, so it is not among them.
 HEADS = {
     "softmax": (
         "dense softmax",
@@ -42,7 +44,7 @@ HEADS = {
 }
 _BATCH, _HIDDEN = BATCHES["net1"], 512
 
-_KINDS: dict[str, tuple[type, str]] = {  # of what every line has
+_KINDS: dict[str, tuple[type, str]] = {  # of the values that every line has
     "name": (str, "text"),
     "device": (str, "text"),
     "versions": (dict, "an object"),
@@ -54,7 +56,7 @@ Run = list[Record]  # the records of one file
 
 @dataclass(frozen=True)
 class Growth:
-    """How the step of the output layer changes from few classes to many."""
+    """The growth of the time of a step of the output layer from few classes to many."""
 
     few: int
     many: int
@@ -69,32 +71,32 @@ class Timings:
 
     @classmethod
     def read(cls, folder: Path) -> "Timings":
-        """The files of a folder; those that are not there are empty."""
+        """Read the files of a folder; a missing file is empty."""
         names = {
             f"{name}.{device}" for files in FILES.values() for name in files for device in DEVICES
         }
         return cls({name: _read(folder / f"{name}.jsonl") for name in sorted(names)})
 
     def step(self, part: Part, loss: str, device: Device) -> Record | None:
-        """The fastest step of this loss at the size of One Billion Word."""
+        """Return the fastest step of this loss at the size of One Billion Word."""
         return _fastest(self._run(part, device), part, loss)
 
     def epoch_s(self, part: Part, loss: str, device: Device) -> float | None:
-        """What an epoch of One Billion Word would take."""
+        """Return the time that an epoch of One Billion Word would take."""
         step = self.step(part, loss, device)
         return None if step is None else step["time_ms"] / 1000 * EPOCH_NGRAMS / _BATCH
 
     def ratio(self, part: Part, loss: str, device: Device) -> float | None:
-        """The time of this loss in steps of the Z-loss."""
+        """Return the time of a step of this loss, divided by the time of a step of the Z-loss."""
         return ratio(self.step(part, loss, device), self.step(part, "z_loss", device), device)
 
     def growth(self, loss: str, device: Device) -> Growth | None:
-        """Of a step, over the widest range of classes that one run has."""
+        """Return the growth of a step over the widest range of classes that one run has."""
         found = [growth for run in self._runs("scaling", device) if (growth := _growth(run, loss))]
         return max(found, key=lambda growth: growth.many / growth.few, default=None)
 
     def used(self) -> list[Record]:
-        """A record of every run that counts."""
+        """Return one record of every run that counts."""
         runs = [self._run(part, device) for device in DEVICES for part in PARTS]
         for device, loss in product(DEVICES, HEADS):
             growth = self.growth(loss, device)
@@ -106,7 +108,7 @@ class Timings:
         return list({id(run): run[0] for run in runs if run}.values())
 
     def _run(self, part: Part, device: Device) -> Run:
-        """The latest one that has the Z-loss."""
+        """Return the latest run that has the Z-loss."""
         return next((run for run in self._runs(part, device) if _fastest(run, part, "z_loss")), [])
 
     def _runs(self, suite: str, device: Device) -> Iterator[Run]:
@@ -127,7 +129,7 @@ def _read(path: Path) -> Run:
 
 
 def _fault(record: Record) -> str | None:
-    """What of a line is not as a table needs it; a step that could not run has null for its time."""
+    """Return the fault of a line that a table cannot use. A step that could not run has null for its time."""
     for name, (kind, wanted) in _KINDS.items():
         if not isinstance(record.get(name), kind):
             return f'"{name}" must be {wanted}, got {record.get(name)!r}'
@@ -150,7 +152,7 @@ def _is_positive(value: Any) -> bool:
 
 
 def fastest(run: Iterable[Record], names: Collection[str], **where: Any) -> Record | None:
-    """The fastest step of these heads in a run, however it is launched.
+    """Return the fastest step of these heads in a run, however it is launched.
 
     >>> run = [{"name": "factored", "batch": 200, "time_ms": time_ms} for time_ms in (4.6, 0.1, None)]
     >>> fastest(run, ["factored"], batch=200)
@@ -168,27 +170,36 @@ def fastest(run: Iterable[Record], names: Collection[str], **where: Any) -> Reco
 
 
 def ratio(own: Record | None, pace: Record | None, device: Device) -> float | None:
-    """The time of a step in steps of the Z-loss of the same run, where both were measured; on a CPU by turns."""
+    """Return the time of a step divided by the time of the Z-loss in the same run, where both were measured.
+
+    On a CPU it is the ratio by turns.
+    """
     if own is None or pace is None:
         return None
     return by_turns(own) if device == "cpu" else float(own["time_ms"] / pace["time_ms"])
 
 
 def by_turns(step: Record) -> float | None:
-    """Its ratio to the factored step that it took turns with; None where it took none, as on a GPU."""
+    """Return the ratio to the factored step that this step took turns with; None without turns, as on a GPU."""
     found = step.get("ratio_to_factored")
     return None if found is None else float(found)
 
 
 def _fastest(run: Run, part: Part, loss: str, classes: int = ONE_BILLION_WORD) -> Record | None:
-    """Hierarchical softmax sees how often words occur, and is timed with words that do."""
+    """Return the fastest step, with words by their frequency if the run has such steps.
+
+    The time of hierarchical softmax depends on the frequencies.
+    """
     names = [f"net1, {name}" if part == "model" else name for name in HEADS[loss]]
     where = {"batch": _BATCH, "hidden": _HIDDEN, "classes": classes}
     return fastest(run, names, targets="zipf", **where) or fastest(run, names, **where)
 
 
 def _growth(run: Run, loss: str) -> Growth | None:
-    """With words as they occur, where two sizes have such steps: other targets would pass for other sizes."""
+    """Return the growth with words by their frequency, if two sizes have such steps; else with other targets.
+
+    A mixture of both would take an effect of the targets for an effect of the size.
+    """
     of_words = [record for record in run if record.get("targets") == "zipf"]
     return _growth_of(of_words, loss) or _growth_of(
         [record for record in run if record not in of_words], loss
@@ -207,7 +218,7 @@ def _growth_of(run: Run, loss: str) -> Growth | None:
 
 
 def duration(seconds: float, digits: int = 3) -> str:
-    """In the unit that reads best.
+    """Return a time in the unit that reads best.
 
     >>> duration(10.88 * 3600, digits=4), duration(84.123), duration(0.97 * 86400)
     ('10.88 h', '1.4 min', '0.97 days')

@@ -4,13 +4,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from reproduction.report.duels import ENOUGH_SEEDS, Duel, Outcome
+from reproduction.report.comparisons import ENOUGH_SEEDS, Comparison, Standing
 from reproduction.report.evidence import Evidence, NotRunError
-from reproduction.report.scores import TIMES
+from reproduction.report.score_texts import TIMES
 
 
 class Verdict(StrEnum):
-    """What our records say to a claim."""
+    """The verdict of our records on a claim."""
 
     REPRODUCED = "reproduced"
     BETTER = "better"
@@ -21,7 +21,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """Our number, to read, and the verdict; what to run, where there is none."""
+    """Our number as text, and the verdict. Without records the text is the command that makes them."""
 
     ours: str
     verdict: Verdict
@@ -32,7 +32,7 @@ Check = Callable[[Evidence], Finding]
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What the paper says, in our words, and how our records are asked about it."""
+    """A statement of the paper in our words, and the check of our records."""
 
     about: str  # the figure or table of the report that shows it
     where: str  # in the paper
@@ -41,7 +41,7 @@ class Claim:
     check: Check
 
     def judge(self, evidence: Evidence) -> Finding:
-        """The finding; where records are missing, what to run."""
+        """Return the finding. Where records are missing, it has the command that makes them."""
         try:
             return self.check(evidence)
         except NotRunError as error:
@@ -49,8 +49,8 @@ class Claim:
 
 
 ABOVE, BELOW = 1.1, 0.9
-SLIGHTLY = 0.02  # two points of error; the differences that the paper calls so are of about one
-LITTLE = 0.005  # half a point: less than any difference that the paper talks about
+SLIGHTLY = 0.02  # two points of error; the paper uses the word for differences of about one point
+LITTLE = 0.005  # half a point: less than any difference that the paper discusses
 RULES = (
     f"A speed-up is reproduced from {BELOW:.0%} of the paper's on, better from {ABOVE:.0%} on, and partly reproduced "
     "from half of it on.",
@@ -72,7 +72,7 @@ RULES = (
 
 
 def ratio_finding(ours: float, paper: float) -> Finding:
-    """Of a speed-up."""
+    """Return the finding on a speed-up: our quotient beside the quotient of the paper."""
     quotient = ours / paper
     if quotient >= ABOVE:
         verdict = Verdict.BETTER
@@ -83,62 +83,64 @@ def ratio_finding(ours: float, paper: float) -> Finding:
     return Finding(f"{ours:.3g}{TIMES}", verdict)
 
 
-def verdict_of(duels: Sequence[Duel]) -> Verdict:
-    """On the claim that the first is better in all of them."""
-    outcomes = {duel.outcome for duel in duels}
-    if outcomes == {Outcome.WON}:
+def verdict_of(comparisons: Sequence[Comparison]) -> Verdict:
+    """Return the verdict on the claim that the first is better in all comparisons."""
+    outcomes = {comparison.standing for comparison in comparisons}
+    if outcomes == {Standing.WON}:
         return Verdict.REPRODUCED
-    return Verdict.PARTLY if outcomes & {Outcome.WON, Outcome.AHEAD} else Verdict.NOT_REPRODUCED
+    return Verdict.PARTLY if outcomes & {Standing.WON, Standing.AHEAD} else Verdict.NOT_REPRODUCED
 
 
-def verdict_of_slightly_worse(duels: Sequence[Duel]) -> Verdict:
-    """On the claim that the first is slightly worse in all of them."""
-    if all(is_level_or_ahead(duel) for duel in duels):
+def verdict_of_slightly_worse(comparisons: Sequence[Comparison]) -> Verdict:
+    """Return the verdict on the claim that the first is slightly worse in all comparisons."""
+    if all(is_level_or_ahead(comparison) for comparison in comparisons):
         return Verdict.BETTER
-    outcomes = {duel.outcome for duel in duels}
-    far_behind = [_is_far_behind(duel) for duel in duels]
-    if outcomes == {Outcome.LOST} and not any(far_behind):
+    outcomes = {comparison.standing for comparison in comparisons}
+    far_behind = [_is_far_behind(comparison) for comparison in comparisons]
+    if outcomes == {Standing.LOST} and not any(far_behind):
         return Verdict.REPRODUCED
     return Verdict.NOT_REPRODUCED if all(far_behind) else Verdict.PARTLY
 
 
-def is_level_or_ahead(duel: Duel) -> bool:
-    """Beyond doubt: what is within noise is level only where the interval leaves out all but a little."""
-    return duel.outcome is Outcome.WON or (
-        duel.outcome is Outcome.EVEN and duel.most_behind <= LITTLE
+def is_level_or_ahead(comparison: Comparison) -> bool:
+    """Tell if the first is better, or within noise and, at the end of the interval, behind by a little at most."""
+    return comparison.standing is Standing.WON or (
+        comparison.standing is Standing.EVEN and comparison.most_behind <= LITTLE
     )
 
 
-def _is_far_behind(duel: Duel) -> bool:
-    return duel.outcome in (Outcome.LOST, Outcome.BEHIND) and abs(duel.difference.mean) > SLIGHTLY
+def _is_far_behind(comparison: Comparison) -> bool:
+    is_behind = comparison.standing in (Standing.LOST, Standing.BEHIND)
+    return is_behind and abs(comparison.difference.mean) > SLIGHTLY
 
 
 def verdict_of_parts(holds: Sequence[bool]) -> Verdict:
-    """On a claim of several parts."""
+    """Return the verdict on a claim of several parts."""
     if all(holds):
         return Verdict.REPRODUCED
     return Verdict.PARTLY if any(holds) else Verdict.NOT_REPRODUCED
 
 
 def doubted(verdict: Verdict, seeds: int) -> Verdict:
-    """What a verdict from means alone is worth: with one seed, no more than "partly"."""
+    """Return a verdict that was given by means alone. With one seed it is no more than "partly"."""
     return (
         Verdict.PARTLY if seeds < 2 and verdict in (Verdict.REPRODUCED, Verdict.BETTER) else verdict
     )
 
 
 def combined_finding(findings: Mapping[str, Finding], *, of_speed: bool = False) -> Finding:
-    """Of one claim, by where or how it was tried."""
-    text = ". ".join(f"{how}: {finding.ours}" for how, finding in findings.items())
+    """Return the finding on a claim that was tried in several ways, from the finding of each way."""
+    text = ". ".join(f"{way}: {finding.ours}" for way, finding in findings.items())
     return Finding(
         text, combined([finding.verdict for finding in findings.values()], of_speed=of_speed)
     )
 
 
 def combined(verdicts: Collection[Verdict], *, of_speed: bool = False) -> Verdict:
-    """Of one claim on several texts or devices, or with several settings.
+    """Return the verdict on a claim that was tried on several texts or devices, or with several settings.
 
-    A speed-up that is better than claimed is there all the same; a loss that is better than claimed is not behind.
+    A speed-up that is better than the claim confirms it. A loss that is better than the claim is not behind, which
+    contradicts it.
     """
     if len(set(verdicts)) == 1:
         return next(iter(verdicts))

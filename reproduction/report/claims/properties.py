@@ -1,4 +1,4 @@
-"""Claims about the loss itself, computed on the spot with the library's own."""
+"""Claims about the loss itself, computed with the loss of the library."""
 
 import math
 from collections.abc import Callable
@@ -9,14 +9,15 @@ from torch import Tensor
 
 import zloss
 from reproduction.report.evidence import Evidence
-from reproduction.report.verdicts import Finding, Verdict
+from reproduction.report.score_texts import MINUS
+from reproduction.report.verdicts import Claim, Finding, Verdict
 
 CLASSES, A, B = 1000, 0.1, 10.0  # of figure 1
-_EXACT = 1e-9  # float64 has 16 digits, and sums over a thousand classes cost a few of them
+_EXACT = 1e-9  # float64 has 16 digits, of which sums over a thousand classes cost a few
 
 
 def is_invariant(evidence: Evidence) -> Finding:
-    """To shifts and scalings of the activations; softmax is not."""
+    """Check that shifts and scalings of the activations change the Z-loss by rounding alone, and softmax by more."""
     logits = _logits()
     changes = [_relative_change(loss, logits, 3 * logits + 7) for loss in (_z_loss, _softmax)]
     holds = changes[0] < _EXACT < changes[1]
@@ -26,7 +27,7 @@ def is_invariant(evidence: Evidence) -> Finding:
 
 
 def is_bounded(evidence: Evidence) -> Finding:
-    """A one-hot output has the largest z that there is."""
+    """Check that a one-hot output has the largest possible z."""
     reached = [_stats(sign * _one_hot()).z.item() for sign in (1, -1)]
     random = _stats(_logits()).z.abs().max().item()
     bound = math.sqrt(CLASSES - 1)
@@ -38,7 +39,7 @@ def is_bounded(evidence: Evidence) -> Finding:
 
 
 def makes_classes_compete(evidence: Evidence) -> Finding:
-    """The gradient sums to zero, and without normalisation it does not reach the other classes."""
+    """Check that the gradient sums to zero, and that it reaches no other class without normalisation."""
     logits = _logits()
     gradient = _gradient(_z_loss(logits).sum(), logits)
     largest = gradient.abs().max().item()
@@ -53,7 +54,7 @@ def makes_classes_compete(evidence: Evidence) -> Finding:
 
 
 def has_its_minimum_at_the_bound(evidence: Evidence) -> Finding:
-    """At z_c = sqrt(D - 1) and z_k = -1 / sqrt(D - 1) the gradient vanishes."""
+    """Check that the gradient vanishes at z_c = sqrt(D - 1) and z_k = -1 / sqrt(D - 1)."""
     one_hot = _one_hot()
     rest = _gradient(_z_loss(one_hot).sum(), one_hot).norm().item()
     start = _logits()
@@ -66,7 +67,7 @@ def has_its_minimum_at_the_bound(evidence: Evidence) -> Finding:
 
 
 def _logits() -> Tensor:
-    """Without order, and the same everywhere, so that documents made of it are."""
+    """Return activations without order that are the same on every machine, so that documents made from them are too."""
     return (
         torch.arange(100 * CLASSES, dtype=torch.float64)
         .sin()
@@ -101,3 +102,35 @@ def _gradient(loss: Tensor, logits: Tensor) -> Tensor:
 
 def _verdict(holds: bool) -> Verdict:
     return Verdict.REPRODUCED if holds else Verdict.NOT_REPRODUCED
+
+
+PROPERTY_CLAIMS = (
+    Claim(
+        about="figure 1",
+        where="section 2",
+        says="Shifted or scaled outputs do not change the Z-loss; log-softmax changes when they are scaled.",
+        paper="exact",
+        check=is_invariant,
+    ),
+    Claim(
+        about="figure 1",
+        where="section 2, figure 1",
+        says=f"z_c lies between ±√(D {MINUS} 1).",
+        paper="±31.61 for D = 1,000",
+        check=is_bounded,
+    ),
+    Claim(
+        about="figure 1",
+        where="section 2",
+        says=f"The loss is least at z_c = √(D {MINUS} 1), with all other z_k = {MINUS}1 / √(D {MINUS} 1).",
+        paper="exact",
+        check=has_its_minimum_at_the_bound,
+    ),
+    Claim(
+        about="figure 1",
+        where="section 2, figure 5",
+        says="Z-normalisation makes classes compete: the gradient sums to zero, else none reaches the others.",
+        paper="exact",
+        check=makes_classes_compete,
+    ),
+)
