@@ -91,7 +91,7 @@ def refuse_data_parallel(layer: nn.Module, weight: Tensor) -> None:
         name = "DataParallel" if is_replica else others
         raise ValueError(
             f"FactoredLinear cannot train inside {name}, which knows nothing of its gradient: wrap the "
-            "layers below alone, and give this one the gathered batch of all processes (README, several GPUs)"
+            "layers below alone, and give this one the gathered batch of all processes (guide: several GPUs)"
         )
 
 

@@ -254,7 +254,7 @@ class FactoredLinear(Predicting, nn.Module):
         if not self._stepper.settles(self.matrix):
             raise ValueError(
                 "V or its factors were written to from outside, as when weights are averaged (or by LBFGS), and no "
-                "longer make one weight matrix: average weight() instead (README, averages), load a checkpoint, or "
+                "longer make one weight matrix: average weight() instead, load a checkpoint, or "
                 "call adopt_rows() where all of V is yours; to write some rows of a trained layer, refactor() first"
             )
 

@@ -1,4 +1,4 @@
-"""The definition of the passes and the steps of a factored layer: every formula of README.md in torch, on any device.
+"""The definition of the passes and the steps of a factored layer: every formula of docs/mathematics.md in torch.
 
 Three products of a B x H with an H x H matrix serve both passes, whatever the number of classes and of targets:
 `h @ gram` and `h @ U^T` forward, `(weighted sum of target rows) @ U` backward. The step uses the first two again.
@@ -41,7 +41,7 @@ class Saved(NamedTuple):
 
 
 class TorchBackend(Backend):
-    """The definition: every formula of README.md in torch, on any device."""
+    """The definition: every formula of docs/mathematics.md in torch."""
 
     def __init__(
         self, supervisor: Supervisor, conditioning: Conditioning, matrix: FactoredMatrix

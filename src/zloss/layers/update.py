@@ -1,4 +1,4 @@
-"""One exact SGD step on the factors `W = V U + 1 omega^T`, as pure functions; README.md beside this file derives it.
+"""One exact SGD step on the factors `W = V U + 1 omega^T`, as pure functions; docs/mathematics.md derives it.
 
 The dense step is `W <- W P - lr (1 (H^T g_s)^T + Y^T H)` with the symmetric `P = (1 - lr decay) I - lr K1`. Its dense
 part multiplies U from the right. Its sparse part goes to the target rows of V through the new `U^-1`. The mean row and
