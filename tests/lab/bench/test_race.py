@@ -220,11 +220,11 @@ def test_refactors_among_timed_steps_are_told() -> None:
 
 
 def test_spread_and_ratio() -> None:
-    told = timing.summary([3.0, 1.0, 2.0, 4.0, 100.0], burst=1)
+    told = timing.time_statistics([3.0, 1.0, 2.0, 4.0, 100.0], burst=1)
     assert (told["time_ms"], told["time_ms_quartiles"], told["time_ms_range"]) == (
         3.0,
         [2.0, 4.0],
         [1.0, 100.0],
     )
-    assert timing.summary([2.0], burst=1)["time_ms_quartiles"] == [2.0, 2.0]
+    assert timing.time_statistics([2.0], burst=1)["time_ms_quartiles"] == [2.0, 2.0]
     assert timing.ratio([2.0, 20.0, 2.0], [1.0, 10.0, 1.0, 7.0]) == 2.0  # a slow minute hits both

@@ -19,7 +19,7 @@ def trial(
 ) -> Experiment:
     """With options of the network and of the head as mappings; all others are those of training."""
     defaults: dict[str, Any] = {
-        "batch_size": 32,  # whole vectors: see the docstring of `zloss_lab.sidebyside.training`
+        "batch_size": 32,  # whole vectors: see the docstring of `zloss_lab.sidebyside.stacked_training`
         "steps": 60,
         "validate_every": 20,
         "log_every": 10,

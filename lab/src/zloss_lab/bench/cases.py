@@ -1,4 +1,4 @@
-"""Case: what is measured, at what size, and how its result is checked first."""
+"""The base class of benchmark cases: each measures one thing at one size, and checks its result first."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
@@ -16,7 +16,7 @@ from zloss_lab.records import Record
 
 @dataclass(frozen=True, kw_only=True)
 class Case(ABC):
-    """One line of a record."""
+    """One measurement, which becomes one line in a file of records."""
 
     suite: ClassVar[str]
 
@@ -28,44 +28,44 @@ class Case(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What a table calls it."""
+        """The name of the case in tables."""
 
     @property
     @abstractmethod
     def group(self) -> Hashable:
-        """Cases of one group take turns."""
+        """A value that the cases of a group share. Cases of one group take turns."""
 
     def missing(self, device: torch.device) -> str | None:
-        """Why it cannot run on this device."""
+        """Return the reason why the case cannot run on this device, or None if it can."""
         return None
 
     @abstractmethod
     def bytes_needed(self) -> int:
-        """What it may hold at most, about."""
+        """Return an estimate of the most memory that the case needs."""
 
     @property
     @abstractmethod
     def gate(self) -> Hashable:
-        """Cases that agree in this are checked together, by any one of them."""
+        """A value that cases share if a check of one of them is a check of all."""
 
     @abstractmethod
     def check(self, device: torch.device) -> None:
-        """Raise `WrongResultError` where the result is not that of the definition on a small problem."""
+        """Raise `WrongResultError` if the result on a small problem differs from the definition."""
 
     @abstractmethod
     def prepared(self, device: torch.device) -> AbstractContextManager[Work]:
-        """What is to be timed; it may be used until the block is left."""
+        """Return a context with the work to time. The work may be used inside of the block only."""
 
     def pacesetter(self) -> "Case | None":
-        """What its time is told in multiples of on a CPU, where milliseconds mean little."""
+        """Return the case that sets the unit of time on a CPU, where milliseconds mean little; None for no unit."""
         return None
 
     def results(self, time_ms: float) -> Record:
-        """What else follows from the time of a step."""
+        """Return other results that follow from the time of a step, such as examples per second."""
         return {}
 
     def description(self) -> Record:
-        """What a record says of it."""
+        """Return the part of the record that describes the case."""
         return {
             "suite": self.suite,
             "name": self.name,
@@ -80,5 +80,5 @@ class Case(ABC):
 
     @property
     def size(self) -> str:
-        """To read."""
+        """The size of the case as text."""
         return f"B = {self.batch:,}, H = {self.hidden:,}, C = {self.classes:,}"

@@ -1,4 +1,4 @@
-"""`zloss bench data`: how fast a text is prepared, and how fast batches of n-grams are cut out of it."""
+"""Cases of `zloss bench data`: the preparation of a text, and batches of n-grams from it."""
 
 import tempfile
 from collections.abc import Hashable, Iterator
@@ -18,14 +18,14 @@ from zloss_lab.corpora import prepare
 from zloss_lab.ngrams import NgramBatches
 from zloss_lab.records import Record
 
-CONTEXT = 10  # that of the networks of the paper
-_LINE = 20  # words
-_FEW_WORDS = 2000
+CONTEXT = 10  # words, as in the networks of the paper
+_WORDS_OF_A_LINE = 20
+_WORDS_OF_A_CHECK = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataCase(Case):
-    """Something that is done with a text."""
+    """A case with a text, made up by Zipf's law."""
 
     suite: ClassVar[str] = "data"
     words: int
@@ -48,7 +48,7 @@ class DataCase(Case):
 
 @dataclass(frozen=True, kw_only=True)
 class PreparationCase(DataCase):
-    """A file of text becomes a corpus."""
+    """The preparation of a corpus from a file of text."""
 
     @property
     def name(self) -> str:
@@ -59,13 +59,13 @@ class PreparationCase(DataCase):
 
     def check(self, device: torch.device) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            write_text(Path(folder, "text.txt"), _FEW_WORDS, self.classes)
+            write_text(Path(folder, "text.txt"), _WORDS_OF_A_CHECK, self.classes)
             corpus = prepare(Path(folder, "text.txt"), Path(folder, "corpus"), fractions=(0.0, 0.0))
             tokens = torch.from_numpy(corpus.split("train").astype("int64"))
-            lines = -(-_FEW_WORDS // _LINE)
+            lines = -(-_WORDS_OF_A_CHECK // _WORDS_OF_A_LINE)
             require(
-                len(tokens) == _FEW_WORDS + lines,
-                f"{len(tokens)} words were read of {_FEW_WORDS + lines}",
+                len(tokens) == _WORDS_OF_A_CHECK + lines,
+                f"{len(tokens)} words were read of {_WORDS_OF_A_CHECK + lines}",
             )
 
     @contextmanager
@@ -81,7 +81,7 @@ class PreparationCase(DataCase):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchesCase(DataCase):
-    """A batch of n-grams, in shuffled order."""
+    """A batch of n-grams from a text, in shuffled order."""
 
     @property
     def name(self) -> str:
@@ -91,9 +91,9 @@ class BatchesCase(DataCase):
         return 16 * self.words
 
     def check(self, device: torch.device) -> None:
-        tokens = zipf_tokens(_FEW_WORDS, self.classes).tolist()
+        tokens = zipf_tokens(_WORDS_OF_A_CHECK, self.classes).tolist()
         known = {(*words_before(tokens, place), token) for place, token in enumerate(tokens)}
-        context, target = self._batches(_FEW_WORDS, device).batch(0, 0)
+        context, target = self._batches(_WORDS_OF_A_CHECK, device).batch(0, 0)
         ngrams = torch.cat([context, target[:, None]], 1).tolist()
         require(
             all(tuple(ngram) in known for ngram in ngrams),
@@ -127,7 +127,7 @@ class BatchesCase(DataCase):
 
 
 def words_before(tokens: list[int], place: int) -> list[int]:
-    """The words of the same sentence before a place, the last CONTEXT of them, filled up with 0 in front."""
+    """Return the last CONTEXT words of a sentence before a place, with 0 in front if there are fewer."""
     words: list[int] = []
     for token in reversed(tokens[max(0, place - CONTEXT) : place]):
         if token == 0:
@@ -137,14 +137,17 @@ def words_before(tokens: list[int], place: int) -> list[int]:
 
 
 def write_text(path: Path, words: int, classes: int) -> None:
-    """Lines of words that occur by Zipf's law."""
+    """Write a text whose words occur by Zipf's law."""
     names = [f"w{number}" for number in zipf_tokens(words, classes).tolist()]
-    lines = (" ".join(names[start : start + _LINE]) for start in range(0, words, _LINE))
+    lines = (
+        " ".join(names[start : start + _WORDS_OF_A_LINE])
+        for start in range(0, words, _WORDS_OF_A_LINE)
+    )
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def data_cases(*, words: int, batch: int, classes: int) -> list[Case]:
-    """Preparation and batches."""
+    """Return one case for the preparation of a text and one for batches from it."""
     if batch > words:
         raise ValueError(f"--batch must be at most the words of the text, {words:,}, got {batch:,}")
     return [

@@ -1,4 +1,4 @@
-"""The heads that are measured, by name. A new line here is in every suite that takes heads."""
+"""The heads that are measured, by name. A new entry here is known to every suite that measures heads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,68 +13,75 @@ from zloss_lab.bench.peers import PEERS
 ProductPrecision = Literal["float32", "tf32", "bf16"]
 Tuning = Literal["default", "tuned"]
 
-# Relative errors that products in this precision explain on the small problem of the gate: of a loss, and of the change
-# of the weights after its steps. On a CPU, float32 is off by 1e-7 and 3e-6 there, bfloat16 by 1e-4 and 3e-3; sums in
-# another order and gradients that are rounded once more are given ten times as much, and float32 losses all that the
-# kernels of some heads need. TF32 rounds factors to 2^-11, a quarter of what bfloat16 does.
+# The largest relative errors on the small problem of the gate, by the precision of products. The first number is for a
+# loss, the second for the change of the weights after all steps. On a CPU, the errors of float32 are 1e-7 and 3e-6, and
+# the errors of bfloat16 are 1e-4 and 3e-3. Sums in another order and gradients that are rounded once more may have ten
+# times these errors. The tolerance of float32 losses is wider, as the kernels of some heads need it. TF32 rounds
+# factors to 2^-11, with a quarter of the error of bfloat16.
 TOLERANCES: dict[ProductPrecision, tuple[float, float]] = {
     "float32": (1e-4, 1e-4),
     "tf32": (2e-3, 1e-2),
     "bf16": (5e-3, 3e-2),
 }
-_ESTIMATE = 1e-1  # 8192 samples know the sum over the 500 classes of the gate to a few percent
+_TOLERANCE_OF_ESTIMATES = (
+    1e-1  # 8192 samples give the sum over the 500 classes of the gate to a few percent
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HeadEntry:
-    """A head, and how it is used.
+    """A head with its loss, its options and its precision.
 
-    `copies` and `logits` say what it may hold at most, in C x H and in B x C numbers: only what surely fits takes
-    turns.
+    `copies` times C x H and `logits` times B x C numbers are upper bounds of the memory it needs. Only cases that
+    surely fit into memory together take turns.
     """
 
-    key: str  # on the command line
-    name: str  # in tables
+    key: str  # the name on the command line
+    name: str  # the name in tables
     head: str = "dense"
     loss: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
-    peer: str | None = None  # of PEERS, in place of the head's own way
+    peer: str | None = None  # a key of PEERS: another implementation of the loss of the head
     precision: ProductPrecision = "float32"  # of matrix products
     autocasts: bool = False
     tuning: Tuning = "default"
     lr: float = 0.1
-    sees_frequency: bool = False  # is it faster where some classes are frequent?
+    sees_frequency: bool = False  # whether it is faster if some classes are frequent
     is_gpu_only: bool = False
-    is_capturable: bool = True  # a step that waits for the device is not
-    is_estimate: bool = False
+    is_capturable: bool = (
+        True  # whether a CUDA graph can hold its step, which then must not wait for the device
+    )
+    is_estimate: bool = False  # whether its loss is an estimate from samples
     copies: float = 3.0
     logits: float = 3.0
 
     @property
     def config(self) -> zloss.HeadConfig:
-        """Head, loss and options."""
+        """The config of the head: its name, its loss and its options."""
         return zloss.HeadConfig(head=self.head, loss=self.loss, options=self.options)
 
     @property
     def tolerances(self) -> tuple[float, float]:
-        """Of the gate, for the loss and for the change of the weights."""
-        return (_ESTIMATE, _ESTIMATE) if self.is_estimate else TOLERANCES[self.precision]
+        """The tolerances of the gate for the loss and for the change of the weights."""
+        if self.is_estimate:
+            return _TOLERANCE_OF_ESTIMATES, _TOLERANCE_OF_ESTIMATES
+        return TOLERANCES[self.precision]
 
     def build(self, hidden: int, classes: int, device: torch.device) -> zloss.Head:
-        """A new head."""
-        return self.dressed(self.config.build(hidden, classes, device=device))
+        """Return a new head."""
+        return self.with_peer(self.config.build(hidden, classes, device=device))
 
-    def dressed(self, head: zloss.Head) -> zloss.Head:
-        """A head of this config, as this entry uses it."""
+    def with_peer(self, head: zloss.Head) -> zloss.Head:
+        """Return a head of this config, with the implementation of the peer if this entry names one."""
         return head if self.peer is None else PEERS[self.peer](head)
 
     def training_lr(self, classes: int) -> float:
-        """The learning rate for steps that are timed: `lr`, or less where that would be out of the ordinary."""
+        """Return the learning rate of steps that are timed: `lr`, or less for the Z-loss of fewer classes."""
         is_z_loss = self.config.loss == "z_loss"
         return self.lr * min(1.0, classes / _Z_CLASSES) if is_z_loss else self.lr
 
     def missing(self, device: torch.device) -> str | None:
-        """Why it cannot run on this device."""
+        """Return the reason why the head cannot run on this device, or None if it can."""
         if self.is_gpu_only and device.type != "cuda":
             return "needs a GPU"
         if self.peer is not None:
@@ -82,7 +89,7 @@ class HeadEntry:
         return zloss.softmax_implementations(device).get(self.options.get("softmax", "logits"))
 
     def bytes_needed(self, batch: int, hidden: int, classes: int) -> int:
-        """What it may hold at most, about."""
+        """Return an estimate of the most memory that the head needs."""
         return int(4 * classes * (self.copies * hidden + self.logits * batch))
 
 
@@ -91,12 +98,13 @@ def _softmax(name: str) -> dict[str, str]:
 
 
 _SAMPLES = {"num_samples": 8192}
-# There is nothing to learn in targets drawn at random. At rates that are good for real ones, the Z-loss only makes the
-# weights shrink along the mean of h: after some thousand steps the factored layer would be refactored every hundred,
-# where real training goes on for thousands. At a tenth of that a benchmark is over before the first one, and what is
-# timed is the step. The curvature of the loss is that much larger where classes are fewer.
+# With random targets there is nothing to learn. At learning rates that are good for real targets, the Z-loss only
+# shrinks the weights along the mean of h. After some thousand steps, the factored layer would be refactored every
+# hundred steps; in real training that happens after thousands. At a tenth of such a rate, a benchmark ends before the
+# first refactor, so that only the step is timed. If classes are fewer, the curvature of the loss is larger in
+# proportion, and the rate is smaller.
 _Z_LR, _Z_CLASSES = 5.0, 10_000_000
-# Those that hold their weights, changes of some rows, and no logits.
+# Memory of heads that hold their weights and changes of some rows, but no logits.
 _LIGHT: dict[str, Any] = {"copies": 1.5, "logits": 0.1}
 
 ENTRIES = {
@@ -136,7 +144,7 @@ ENTRIES = {
             precision="tf32",
             is_gpu_only=True,
         ),
-        # Code of others that may wait for the device: eagerly only, as long as nobody has captured it.
+        # The following libraries may wait for the device. Nobody has captured their steps yet.
         HeadEntry(
             key="liger",
             name="dense softmax, Liger, TF32, default",
@@ -179,7 +187,7 @@ ENTRIES = {
             head="adaptive",
             sees_frequency=True,
             copies=1.5,
-            logits=3.0,  # captured without kernels, when all examples go through all clusters
+            logits=3.0,  # needed if it is captured without kernels: all examples go through all clusters
         ),
         HeadEntry(
             key="sampled",
@@ -207,8 +215,8 @@ ENTRIES = {
 FACTORED = ENTRIES["factored"]
 
 
-def chosen(keys: Sequence[str]) -> list[HeadEntry]:
-    """The entries of these names; a name that does not exist is refused."""
+def entries_of(keys: Sequence[str]) -> list[HeadEntry]:
+    """Return the entries of these keys. `ValueError` for an unknown key."""
     for key in keys:
         check_name("head", key, ENTRIES)
     return [ENTRIES[key] for key in keys]

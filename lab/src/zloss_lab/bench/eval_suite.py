@@ -1,4 +1,4 @@
-"""`zloss bench eval`: ranks and best classes of many examples over all classes, and one refactor of the factors."""
+"""Cases of `zloss bench eval`: ranks and best classes of many examples, and one refactor of a factored layer."""
 
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,15 +24,15 @@ Task = Literal["rank", "topk", "refactor"]
 EVAL_HEADS = "factored,dense,hierarchical"
 TOP = 10
 
-_SMALL_CLASSES = 10_000  # to check with: in three blocks, the last one not full
-_STEPS_BEFORE = 20  # a layer that has never moved would have nothing to refactor
-# Float32 sums of some dozen products near 1: classes that are closer than this may change places.
+_SMALL_CLASSES = 10_000  # of the check: three blocks, and the last one is not full
+_STEPS_BEFORE = 20  # a layer that has never taken a step has nothing to refactor
+# A score is a float32 sum of some dozen products near 1. Classes with closer scores than this may change places.
 _CLOSE = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankingCase(HeadCase):
-    """All examples once, or one refactor."""
+    """The ranks or the best classes of all examples, or one refactor."""
 
     suite: ClassVar[str] = "eval"
     task: Task
@@ -47,9 +47,8 @@ class RankingCase(HeadCase):
 
     def bytes_needed(self) -> int:
         inputs = 4 * self.batch * self.hidden
-        return (
-            inputs + self.entry.bytes_needed(0, self.hidden, self.classes) + 2**30
-        )  # blocks of scores
+        blocks_of_scores = 2**30
+        return inputs + self.entry.bytes_needed(0, self.hidden, self.classes) + blocks_of_scores
 
     @property
     def gate(self) -> Hashable:
@@ -72,7 +71,7 @@ class RankingCase(HeadCase):
         if self.task == "refactor":
             yield Work(head.layer.refactor)
             return
-        # Of the hidden batches and targets that are drawn, one is enough here.
+        # One hidden batch with all examples is enough.
         sizes = {"batch": self.batch, "hidden": self.hidden, "classes": self.classes}
         h, target = hidden_batches(**sizes, law="zipf", device=device, steps=1)[0]
         rows = ROWS[device.type]  # as in an evaluation of the lab
@@ -100,7 +99,7 @@ class RankingCase(HeadCase):
 
 
 def trained_head(entry: HeadEntry, hidden: int, classes: int, device: torch.device) -> zloss.Head:
-    """A head after some steps."""
+    """Return a head after some steps."""
     head = entry.build(hidden, classes, device)
     step = layer_step(entry, head, device)
     for h, target in hidden_batches(
@@ -111,7 +110,7 @@ def trained_head(entry: HeadEntry, hidden: int, classes: int, device: torch.devi
 
 
 def check_rank(head: zloss.Head, h: Tensor, target: Tensor) -> None:
-    """1 + the number of classes that score higher, those aside that are too close to tell."""
+    """Check that ranks are 1 + the number of classes that score higher, up to scores that are nearly equal."""
     scores, ranks = all_scores(head, h), head.rank(h, target)
     own = scores.gather(1, target[:, None])
     best, worst = 1 + (scores > own + _CLOSE).sum(1), (scores > own - _CLOSE).sum(1)
@@ -121,7 +120,7 @@ def check_rank(head: zloss.Head, h: Tensor, target: Tensor) -> None:
 
 
 def check_topk(head: zloss.Head, h: Tensor, target: Tensor) -> None:
-    """The classes that stand first when all are sorted, those aside that are too close to tell."""
+    """Check that the best classes are the first ones of all in order, up to scores that are nearly equal."""
     scores = all_scores(head, h)
     found, best = (
         scores.gather(1, head.topk(h, TOP)[1]),
@@ -134,7 +133,7 @@ def check_topk(head: zloss.Head, h: Tensor, target: Tensor) -> None:
 
 
 def check_refactor(head: zloss.Head, h: Tensor, target: Tensor) -> None:
-    """The weights stay what they are."""
+    """Check that a refactor does not change the weights."""
     assert isinstance(head, zloss.SphericalOutput)
     assert isinstance(head.layer, zloss.FactoredLinear)
     before = head.layer.weight()
@@ -146,7 +145,7 @@ def check_refactor(head: zloss.Head, h: Tensor, target: Tensor) -> None:
 
 
 def all_scores(head: zloss.Head, h: Tensor) -> Tensor:  # (B, C) float64
-    """What classes are ranked by, all at once."""
+    """Return the scores by which classes are ranked, of all classes at once."""
     weight = dense_weight(head)
     return head.log_prob(h).double() if weight is None else h.double() @ weight.T
 
@@ -154,7 +153,7 @@ def all_scores(head: zloss.Head, h: Tensor) -> Tensor:  # (B, C) float64
 def eval_cases(
     entries: Sequence[HeadEntry], *, examples: int, hidden: int, classes: int
 ) -> list[Case]:
-    """Both tasks of every entry, and a refactor where there are factors."""
+    """Return the cases of both tasks for every entry, and a refactor for the factored layer."""
     tasks: dict[HeadEntry, list[Task]] = {
         entry: ["rank", "topk", "refactor"] if entry is FACTORED else ["rank", "topk"]
         for entry in entries

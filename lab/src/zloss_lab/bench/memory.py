@@ -1,4 +1,4 @@
-"""How much memory work needs at most, and how much there is."""
+"""Memory: the peak that work needs, and the room that is left on the device."""
 
 import gc
 import math
@@ -18,14 +18,14 @@ _STATUS, _MACHINE, _CONTAINER = (
     Path("/proc/meminfo"),
     Path("/sys/fs/cgroup"),
 )
-_SHARE = 0.75  # of what is free; the rest is for what an estimate leaves out
+_USABLE_SHARE = 0.75  # of the free memory; the rest is for what estimates leave out
 
 
 @contextmanager
 def gpu_peak(device: torch.device) -> Iterator[list[int]]:
-    """Most memory in use at a time by torch's count, over what is in use now; the list has it when the block is left.
+    """Measure the peak of memory in the block, by torch's count and beyond what was in use before.
 
-    Empty on a CPU, where a process of its own has to find out.
+    After the block, the list has the peak in bytes. On a CPU it stays empty: see `cpu_peak_bytes`.
     """
     peak: list[int] = []
     if device.type != "cuda":
@@ -38,7 +38,7 @@ def gpu_peak(device: torch.device) -> Iterator[list[int]]:
 
 
 def cpu_peak_bytes(case: Case) -> int | None:
-    """Most memory in use during two steps, by a process of its own; None on systems that do not say."""
+    """Return the peak of memory during two steps, run in a separate process; None if the system does not say."""
     if not _STATUS.exists():
         return None
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
@@ -46,7 +46,7 @@ def cpu_peak_bytes(case: Case) -> int | None:
 
 
 def _own_peak(case: Case) -> int:
-    """The high-water mark of this process over what it needed to start."""
+    """Return the peak of this process during two steps, beyond what it used before."""
     start = _field_bytes(_STATUS, "VmRSS")
     with case.prepared(torch.device("cpu")) as work:
         for arguments in islice(cycle(work.inputs), 2):
@@ -55,23 +55,23 @@ def _own_peak(case: Case) -> int:
 
 
 def release(device: torch.device) -> None:
-    """Give back what is no longer used, so that others can have it."""
+    """Free all memory that is no longer used, torch's cache included."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 def room_bytes(device: torch.device) -> int | None:
-    """What may be used of the free memory; None where the system does not say."""
+    """Return how many bytes of the free memory a heat may use; None if the system does not say."""
     if device.type == "cuda":
-        return int(_SHARE * torch.cuda.mem_get_info(device)[0])
+        return int(_USABLE_SHARE * torch.cuda.mem_get_info(device)[0])
     if not _MACHINE.exists():
         return None
-    return int(_SHARE * min(_field_bytes(_MACHINE, "MemAvailable"), _left_of_container()))
+    return int(_USABLE_SHARE * min(_field_bytes(_MACHINE, "MemAvailable"), _left_of_container()))
 
 
 def _left_of_container() -> float:
-    """What the control group may still use, if there is one with a limit; files that it has read count as used."""
+    """Return the bytes that the container may still use; cached files count as used. Infinite without a limit."""
     most, used = (_CONTAINER / name for name in ("memory.max", "memory.current"))
     if not most.exists() or most.read_text().strip() == "max":
         return math.inf

@@ -1,7 +1,7 @@
-"""`zloss bench model`: one training step of a whole network of the paper, from words to updated weights.
+"""Cases of `zloss bench model`: one training step of a whole network of the paper, from words to updated weights.
 
-A step cuts its batch of n-grams out of a text of Zipf's words, runs embeddings, hidden layers and head forward and
-backward, and updates all of them by SGD. Products of the hidden layers are in TF32 on a GPU, whatever the head is.
+A step takes a batch of n-grams from a text whose words occur by Zipf's law. It runs embeddings, hidden layers and head
+forward and backward, and updates all weights by SGD. On a GPU, products of the hidden layers are in TF32 for all heads.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -20,24 +20,28 @@ from zloss_lab.bench.output_suite import HeadCase, launches
 from zloss_lab.bench.random_inputs import SEED, zipf_tokens
 from zloss_lab.bench.steps import Launch, TrainingStep, launched, products_of
 from zloss_lab.bench.timing import Work
-from zloss_lab.experiments import preset_network
+from zloss_lab.experiments import build_experiment, preset_network
 from zloss_lab.networks import NetworkConfig, NgramNetwork, TrunkPrecision
 from zloss_lab.ngrams import NgramBatches
 from zloss_lab.records import Record
 
-EPOCH_NGRAMS = 150_000_000  # of One Billion Word, about
-BATCHES = {"net1": 200, "net2": 1000}  # as in the paper
+EPOCH_NGRAMS = 150_000_000  # about as many as One Billion Word has
+_DEFAULT_BATCH = 200
+# The batches of the paper, which its presets have.
+BATCHES = {
+    name: build_experiment("", preset_name=name).training.batch_size for name in ("net1", "net2")
+}
 MODEL_HEADS = (
     "factored,dense,dense-tf32,dense-bf16,dense-compiled,cce,cce-exact,hierarchical,sampled"
 )
 
-_WORDS = 2**20  # of text
+_WORDS = 2**20  # in the made-up text
 _SMALL = NetworkConfig(context=3, embedding=8, hidden=(HIDDEN,))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCase(HeadCase):
-    """One step of a network."""
+    """One training step of a network."""
 
     suite: ClassVar[str] = "model"
     network: str
@@ -53,7 +57,7 @@ class ModelCase(HeadCase):
 
     @property
     def config(self) -> NetworkConfig:
-        """Of the network."""
+        """The config of the network; the head of this case takes the place of its head."""
         return replace(preset_network(self.network), precision=self.trunk_precision)
 
     def bytes_needed(self) -> int:
@@ -91,7 +95,7 @@ class ModelCase(HeadCase):
 def network_step(
     entry: HeadEntry, config: NetworkConfig, batch: int, classes: int, device: torch.device
 ) -> tuple[TrainingStep, NgramBatches]:
-    """`(index of a batch, () on the device) -> loss`, and the batches."""
+    """Return a training step `index -> loss` and the batches; the index of a batch is a scalar on the device."""
     batches = NgramBatches(
         zipf_tokens(_WORDS, classes),
         context=config.context,
@@ -103,7 +107,7 @@ def network_step(
         seed=SEED,
     )
     network = NgramNetwork(replace(config, head=entry.config), classes, device=device)
-    network.head = entry.dressed(network.head)
+    network.head = entry.with_peer(network.head)
     optimizers = network.optimizers(
         "sgd", lr=0.1, output_lr=entry.training_lr(classes), forms_gradients=False
     )
@@ -117,7 +121,7 @@ def network_step(
 
 
 def check_capture(entry: HeadEntry, device: torch.device, *, is_full_rank: bool) -> None:
-    """A captured network must take the steps of the same network uncaptured. The head has been checked on its own."""
+    """Check that a captured network has the same losses as without capture. The head is checked by `check_head`."""
     losses: dict[Launch, list[float]] = {}
     for launch in ("eager", "graph"):
         torch.manual_seed(SEED)
@@ -144,12 +148,12 @@ def model_cases(
     launch: Launch | None,
     device: torch.device,
 ) -> list[Case]:
-    """Every entry in every network, with the batch of the paper unless told."""
+    """Return a case for every entry in every network. By default, net1 and net2 have the batches of the paper."""
     return [
         ModelCase(
             network=network,
             entry=entry,
-            batch=batch or BATCHES.get(network, 200),
+            batch=batch or BATCHES.get(network, _DEFAULT_BATCH),
             hidden=preset_network(network).sizes[-1],
             classes=classes,
             trunk_precision=trunk_precision,

@@ -1,4 +1,4 @@
-"""`zloss bench output` and `zloss bench scaling`: one training step of the output layer, from a given hidden batch."""
+"""Cases of `zloss bench output` and `zloss bench scaling`: one training step of the output layer alone."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,15 +16,15 @@ from zloss_lab.bench.steps import Launch, launched, layer_step
 from zloss_lab.bench.timing import Work
 from zloss_lab.records import Record
 
-ONE_BILLION_WORD = 793_471  # its vocabulary
-# As one writes them on the command line.
+ONE_BILLION_WORD = 793_471  # words in its vocabulary
+# Defaults of options, in the form of the command line.
 OUTPUT_CLASSES = f"10_000,100_000,{ONE_BILLION_WORD}"
 SCALING_CLASSES = "10_000,100_000,1_000_000,10_000_000"
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadCase(Case):
-    """Anything that is done with a head."""
+    """A case that measures a head."""
 
     entry: HeadEntry
 
@@ -40,7 +40,7 @@ class HeadCase(Case):
 
     @property
     def is_full_rank(self) -> bool:
-        """Whether there are no fewer examples than hidden units, for which a factored layer steps in another way."""
+        """True if there are at least as many examples as hidden units, for which factored layers have another step."""
         return self.batch >= self.hidden
 
     @property
@@ -63,7 +63,7 @@ class HeadCase(Case):
 
 @dataclass(frozen=True, kw_only=True)
 class LayerCase(HeadCase):
-    """One step of the output layer."""
+    """One training step of the output layer: forward, backward and update."""
 
     suite: ClassVar[str] = "output"
     targets: Law = "uniform"
@@ -98,7 +98,7 @@ class LayerCase(HeadCase):
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingCase(LayerCase):
-    """The same over a wide range of C, all of which take turns."""
+    """A step of the output layer in a group with all numbers of classes, so that all of them take turns."""
 
     suite: ClassVar[str] = "scaling"
 
@@ -108,11 +108,10 @@ class ScalingCase(LayerCase):
 
 
 def launches(entry: HeadEntry, device: torch.device, only: Launch | None) -> list[Launch]:
-    """How steps of an entry can be launched on a device."""
-    all_of_them: list[Launch] = (
-        ["eager", "graph"] if device.type == "cuda" and entry.is_capturable else ["eager"]
-    )
-    return [launch for launch in all_of_them if only in (None, launch)]
+    """Return the ways to launch steps of an entry on a device, or `only` one of them."""
+    can_be_captured = device.type == "cuda" and entry.is_capturable
+    possible: list[Launch] = ["eager", "graph"] if can_be_captured else ["eager"]
+    return [launch for launch in possible if only in (None, launch)]
 
 
 def output_cases(
@@ -125,7 +124,10 @@ def output_cases(
     launch: Launch | None,
     device: torch.device,
 ) -> list[Case]:
-    """Every entry at every size. By default targets are uniform, and by Zipf's law too where that is faster."""
+    """Return a case for every entry at every size.
+
+    By default targets are uniform. Entries that are faster with frequent classes are measured by Zipf's law too.
+    """
     return [
         LayerCase(
             entry=entry, batch=batch, hidden=hidden, classes=count, targets=targets, launch=way
@@ -147,7 +149,7 @@ def scaling_cases(
     launch: Launch | None,
     device: torch.device,
 ) -> list[Case]:
-    """Every entry at every size, targets uniform."""
+    """Return a case with uniform targets for every entry at every size."""
     return [
         ScalingCase(entry=entry, batch=batch, hidden=width, classes=count, launch=way)
         for entry in entries

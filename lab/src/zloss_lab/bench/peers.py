@@ -1,6 +1,6 @@
-"""Ways of others to compute a softmax, beside those that `zloss.DenseOutput` knows by name.
+"""Peers: softmaxes of other libraries that `zloss.DenseOutput` has no option for.
 
-Each is called directly, without our checks of the inputs around it.
+Each is called directly, without our checks of its inputs.
 """
 
 import importlib
@@ -19,25 +19,25 @@ import zloss
 CrossEntropy = Callable[[Tensor, Tensor, Tensor], Tensor]
 """`(h (B, H), weight (C, H), target (B,)) -> mean loss`."""
 
-# Torch compiles anew for each size, and after eight of them would go on uncompiled.
+# Torch compiles anew for each size. By default it stops compiling after eight sizes.
 _MOST_COMPILED_SIZES = 64
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A way to compute the softmax cross-entropy of a linear layer, and why it cannot run on a device."""
+    """An implementation of the softmax cross-entropy of a linear layer."""
 
     make: Callable[[], CrossEntropy]
-    missing: Callable[[torch.device], str | None]
+    missing: Callable[[torch.device], str | None]  # why it cannot run on a device; None if it can
 
     def __call__(self, head: zloss.Head) -> zloss.Head:
-        """The same head, computing its loss in this way."""
+        """Return a head with the same weights, which computes its loss by this implementation."""
         assert isinstance(head, zloss.DenseOutput), "peers are softmaxes of a dense layer"
         return PeerSoftmax(head.linear, self.make())
 
 
 class PeerSoftmax(zloss.DenseOutput):
-    """A dense softmax around a linear layer, whose loss somebody else computes."""
+    """A dense softmax around a linear layer, with the loss of another library."""
 
     def __init__(self, linear: nn.Linear, cross_entropy: CrossEntropy) -> None:
         super().__init__(linear.in_features, linear.out_features, device="meta")

@@ -1,7 +1,7 @@
-"""`zloss bench profile`: the launches of a captured step of the factored layer, when each begins and how long it takes.
+"""The profile of `zloss bench profile`: the start and the duration of each launch in a captured factored step.
 
-This is what to look at before making the step faster: which launches wait for each other, which run side by side, and
-how far all of it is from the time that the arithmetic of its products would take if they filled the GPU.
+Look at it before you make the step faster. It shows which launches wait for each other and which run side by side. It
+also compares the step with the time that its matrix products alone would take if they filled the GPU.
 """
 
 import re
@@ -22,7 +22,7 @@ from zloss_lab.bench.timing import wait_for
 from zloss_lab.records import Record
 
 _WARM_UP, _REPLAYS, _TRIES = 20, 20, 5
-_LARGE = 4096  # side of products that fill a GPU
+_LARGE = 4096  # rows and columns of a product that fills a GPU
 _TEMPLATE = re.compile(r"<.*")
 _COPY = "copy of the inputs"
 _KINDS = {
@@ -36,7 +36,7 @@ Event = tuple[str, float, float]  # name, start and duration in microseconds
 
 
 def profiled_case(*, batch: int, hidden: int, classes: int, device: torch.device) -> Record:
-    """The record of one size."""
+    """Return the record of the profile of one size."""
     case = LayerCase(entry=FACTORED, batch=batch, hidden=hidden, classes=classes, launch="graph")
     head = FACTORED.build(hidden, classes, device)
     eager = layer_step(FACTORED, head, device, FACTORED.training_lr(classes))
@@ -77,10 +77,10 @@ def profiled_case(*, batch: int, hidden: int, classes: int, device: torch.device
 def _events(
     step: TrainingStep, batches: Sequence[tuple[torch.Tensor, torch.Tensor]], device: torch.device
 ) -> list[Event]:
-    """All launches of so many replays; a refactor among them would not belong there."""
+    """Return all launches of some replays. If there was a refactor among them, they are run again."""
     for _ in range(_TRIES):
         wait_for(device)
-        # All events of all cycles, of which there is one: torch 2.11 warns of the others otherwise.
+        # There is only one cycle. Without `acc_events`, torch 2.11 warns that events of other cycles are dropped.
         with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
             for inputs in batches:
                 step(*inputs)
@@ -88,7 +88,7 @@ def _events(
         found = [
             (event.name, event.time_range.start, event.time_range.elapsed_us())
             for event in profiler.events()
-            # What a report takes to the host belongs to no step.
+            # Copies to the host belong to the report of a layer, not to its step.
             if event.device_type.name == "CUDA" and "DtoH" not in event.name
         ]
         if found and len(found) % len(batches) == 0:
@@ -97,7 +97,7 @@ def _events(
 
 
 def median_launches(events: Sequence[Event], replays: int = _REPLAYS) -> list[Event]:
-    """One step out of many: the launches in their order, with median starts and durations.
+    """Return the launches of one step, with the medians of their starts and durations over many steps.
 
     >>> median_launches([("_a", 0.0, 1.0), ("_b", 2.0, 3.0), ("_a", 10.0, 1.0), ("_b", 14.0, 3.0)], replays=2)
     [('_a', 0.0, 1.0), ('_b', 3.0, 3.0)]
@@ -115,7 +115,9 @@ def median_launches(events: Sequence[Event], replays: int = _REPLAYS) -> list[Ev
 
 
 def graph_us(launches: Sequence[Event]) -> float:
-    """From the first launch of the graph to the end of the last. A profiler makes it wait after the copy of its inputs.
+    """Return the microseconds from the first launch of the graph to the end of its last one.
+
+    The copy of the inputs is left out, because a profiler makes the graph wait after it.
 
     >>> graph_us([("copy of the inputs", 0.0, 2.0), ("_gather", 90.0, 4.0), ("_apply", 150.0, 10.0)])
     70.0
@@ -125,7 +127,7 @@ def graph_us(launches: Sequence[Event]) -> float:
 
 
 def readable(name: str) -> str:
-    """What a launch is, without the template arguments of a library.
+    """Return a readable name of a launch: its kind if it is known, else its name without template arguments.
 
     >>> readable("sm90_xmma_gemm_f64f64_f64f64_f64_nn_n_tilesize32x32x32"), readable("_apply")
     ('product', '_apply')
@@ -137,7 +139,7 @@ def readable(name: str) -> str:
 
 
 def product_tflops(dtype: torch.dtype, device: torch.device) -> float:
-    """What large products reach on this device, in 10^12 operations a second."""
+    """Return the speed of large products on this device, in 10^12 operations per second."""
     a = torch.randn(_LARGE, _LARGE, dtype=dtype, device=device)
     times = []
     for _ in range(5):

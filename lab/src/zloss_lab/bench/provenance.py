@@ -1,19 +1,18 @@
-"""Where and with what a benchmark ran: what every record has, and the driver and the versions of all peers."""
+"""The provenance of a benchmark: that of every record of the lab, with the driver and the versions of peers."""
 
 import importlib.metadata
 import subprocess
 
 import torch
 
-from zloss_lab import records
-from zloss_lab.records import Record
+from zloss_lab.records import Record, provenance
 
 _PACKAGES = ("triton", "liger-kernel", "cut-cross-entropy", "numpy")
 
 
-def provenance(device: torch.device) -> Record:
-    """Device, driver, versions and commit."""
-    where = records.provenance(device)
+def provenance_with_peers(device: torch.device) -> Record:
+    """Return device, driver, commit and versions, with the versions of peers that are installed."""
+    where = provenance(device)
     where["versions"] |= {
         package: version for package in _PACKAGES if (version := _version(package))
     }

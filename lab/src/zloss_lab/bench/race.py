@@ -1,7 +1,8 @@
-"""Cases take turns, so that a slow minute of the machine hits all of them; every record is kept as soon as it is there.
+"""A race: cases take turns, so that a slow minute of the machine affects all of them.
 
-All cases of a group race in one heat, or in several where memory does not hold them at once. On a CPU the factored
-Z-loss runs in every heat and sets the pace: the others are told in multiples of it.
+The cases of a group run in one heat, or in several heats if memory does not hold all of them. On a CPU, the factored
+Z-loss runs in every heat as the pacesetter: the times of all cases are multiples of its time. A record is written as
+soon as its case is measured.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -15,52 +16,54 @@ import torch
 from zloss_lab.bench.cases import Case
 from zloss_lab.bench.gate import WrongResultError
 from zloss_lab.bench.memory import cpu_peak_bytes, gpu_peak, release, room_bytes
-from zloss_lab.bench.provenance import provenance
+from zloss_lab.bench.provenance import provenance_with_peers
 from zloss_lab.bench.random_inputs import SEED
 from zloss_lab.bench.timing import LONG_MS, TimedWork, ratio
 from zloss_lab.records import Record, write_records
 
-RaceWatcher = Callable[[str, float, int], None]  # what runs, cases done, cases in all
+# Called with the name of the running case, the number of cases done and the number of all cases.
+RaceWatcher = Callable[[str, float, int], None]
 
-# Turns, when nobody says how many: fewer where a step takes long.
+# Default numbers of turns. A slow step has fewer.
 _TURNS = {"cuda": 20, "cpu": 30}
 _FEW_TURNS = 7
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """Under what a race is run."""
+    """The conditions of a race."""
 
     device: torch.device
     repeats: int | None = None  # turns of every case
-    measures_memory: bool = True  # on a CPU that takes a process for every case
+    measures_memory: bool = True  # on a CPU, every case needs a separate process for it
 
 
 class Journal:
-    """The records of a run, in the order of its cases; the file has all that there are at any time."""
+    """The records of a race, in the order of its cases. The file always holds all of them."""
 
     def __init__(self, path: Path, device: torch.device) -> None:
         self.path = path
-        self.faults: list[str] = []  # what was refused, or failed
-        self._where = provenance(device)  # now: the checkout may change before the end
+        self.faults: list[str] = []  # cases that were refused or failed, with the reasons
+        # The provenance is taken now, because the checkout may change before the end.
+        self._where = provenance_with_peers(device)
         self._records: dict[int, Record] = {}
-        self.written = 0  # how many of them are in the file
+        self.written = 0  # the number of records in the file
 
     def add(self, place: int, record: Record) -> None:
-        """Keep the record of the case at that place."""
+        """Add the record of the case at this place, and write the file."""
         self._records[place] = record | self._where
         write_records(self.path, self.records)
         self.written = len(self._records)
 
     @property
     def records(self) -> list[Record]:
-        """All there are."""
+        """The records so far."""
         return [self._records[place] for place in sorted(self._records)]
 
 
 @dataclass
 class Heat:
-    """Cases that fit into memory together, on their way."""
+    """Cases that fit into memory together, with their times so far."""
 
     cases: list[Case]
     stack: ExitStack
@@ -70,7 +73,7 @@ class Heat:
 
 
 class Race:
-    """Measures cases and writes the journal."""
+    """A race of cases, which writes their records to a journal."""
 
     def __init__(
         self, cases: Sequence[Case], conditions: Conditions, journal: Journal, watch: RaceWatcher
@@ -78,10 +81,12 @@ class Race:
         self.places = {case: place for place, case in enumerate(cases)}
         self.conditions, self.journal, self.watch = conditions, journal, watch
         self.device = conditions.device
-        self._faults: dict[Hashable, str | None] = {}  # of what has been checked
+        self._faults: dict[
+            Hashable, str | None
+        ] = {}  # results of checks by gate; None for a right result
 
     def run(self) -> None:
-        """Check every case, then let those that passed take turns, group by group."""
+        """Check every case. Then let the cases with right results take turns, group by group."""
         groups: dict[Hashable, list[Case]] = {}
         for case in self.places:
             if self._may_run(case):
@@ -109,14 +114,16 @@ class Race:
         return f"{case.size} needs about {needed / 1e9:,.1f} GB of memory, and {room / 1e9:,.1f} GB may be used"
 
     def _fault(self, case: Case) -> str | None:
-        """What is wrong with its result."""
+        """Return what is wrong with the result of a case, or None if it is right."""
         if case.gate not in self._faults:
-            self._tell(f"checking {case.name}", 0)
+            self._show(f"checking {case.name}", 0)
             try:
                 case.check(self.device)
                 self._faults[case.gate] = None
-            except Exception as error:  # others' code may raise anything; the record says what
-                self._faults[case.gate] = _told(error)
+            except (
+                Exception
+            ) as error:  # other libraries may raise any error; the record has its message
+                self._faults[case.gate] = _message(error)
         return self._faults[case.gate]
 
     def _leave_out(self, case: Case, reason: str, *, is_fault: bool = False) -> None:
@@ -133,15 +140,15 @@ class Race:
     def _run_heat(self, heat: Heat) -> None:
         pacesetters = [pace for pace in map(self._pacesetter, heat.cases) if pace is not None]
         for case in dict.fromkeys(chain(pacesetters, heat.cases)):
-            self._tell(f"preparing {case.name}, {case.size}", 0)
+            self._show(f"preparing {case.name}, {case.size}", 0)
             self._prepare(case, heat)
         turns = self.conditions.repeats or self._default_turns(heat)
         try:
             for turn in range(turns):
                 for case, runner in heat.runners.items():
-                    self._tell(f"{case.name}, {case.size}", turn / turns * len(heat.cases))
+                    self._show(f"{case.name}, {case.size}", turn / turns * len(heat.cases))
                     runner.take_turn()
-        finally:  # after Ctrl-C too: what is measured is kept
+        finally:  # also after Ctrl-C, so that finished turns are kept
             for case in heat.cases:
                 self._keep(case, heat)
 
@@ -152,22 +159,24 @@ class Race:
                 runner = TimedWork(own.enter_context(case.prepared(self.device)), self.device)
                 step_ms = runner.warm_up()
                 heat.stack.push(own.pop_all())
-        except Exception as error:  # as above
+        except Exception as error:  # other libraries may raise any error
             if case in heat.cases:
-                self._leave_out(case, _told(error), is_fault=True)
+                self._leave_out(case, _message(error), is_fault=True)
             return
         heat.runners[case], heat.slowest_ms = runner, max(heat.slowest_ms, step_ms)
         if case in heat.cases:
             heat.peaks[case] = peak[0] if peak else self._cpu_peak_bytes(case)
 
     def _cpu_peak_bytes(self, case: Case) -> int | None:
-        """None where it is not measured; the time of a case does not need it."""
+        """Return the peak of memory, or None if it is not measured. A failure does not affect the time of the case."""
         if not self.conditions.measures_memory:
             return None
         try:
             return cpu_peak_bytes(case)
-        except Exception as error:  # as above; and the process may be killed where memory is short
-            self._note_fault(case, f"memory, {_told(error)}")
+        except (
+            Exception
+        ) as error:  # of another library; or the process was killed because memory is short
+            self._note_fault(case, f"memory, {_message(error)}")
             return None
 
     def _keep(self, case: Case, heat: Heat) -> None:
@@ -188,14 +197,14 @@ class Race:
         pacesetter = case.pacesetter() if self.device.type == "cpu" else None
         return None if pacesetter is None or self._fault(pacesetter) else pacesetter
 
-    def _tell(self, what: str, done: float) -> None:
+    def _show(self, what: str, done: float) -> None:
         self.watch(what, len(self.journal.records) + done, len(self.places))
 
 
 def heats(
     group: Sequence[Case], room: int | None, pacesetter: Callable[[Case], Case | None]
 ) -> Iterator[list[Case]]:
-    """The cases in as few heats as memory allows, in their order; one by one where nobody knows how much there is."""
+    """Yield the cases in their order, in as few heats as `room` bytes of memory allow; one by one if it is None."""
     heat: list[Case] = []
     for case in group:
         runners = {*heat, case, *map(pacesetter, [*heat, case])}
@@ -208,7 +217,7 @@ def heats(
         yield heat
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     if isinstance(error, WrongResultError):
         return f"refused: {error}"
     message = str(error).strip().splitlines()

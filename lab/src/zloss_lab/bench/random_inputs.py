@@ -1,4 +1,4 @@
-"""Made-up inputs: hidden batches, targets uniform or by Zipf's law, and texts. All are functions of a seed."""
+"""Random inputs, which follow from a seed: hidden batches, targets (uniform or by Zipf's law) and texts."""
 
 import math
 from typing import Literal
@@ -11,16 +11,15 @@ from torch import Tensor
 SEED = 0
 Law = Literal["uniform", "zipf"]
 
-_HIDDEN_BATCHES = (
-    4  # that take turns: they may be large, and what they hold matters less than the targets
-)
-_STEPS = 200  # that have targets of their own
+# Hidden batches may be large, and their values matter less than the targets. So a few of them are used in turns.
+_HIDDEN_BATCHES = 4
+_STEPS = 200  # steps with different targets
 
 
 def draw_targets(law: Law, classes: int, batch: int, generator: torch.Generator) -> Tensor:  # (B,)
-    """Classes, all equally likely or the c-th in proportion to 1 / (c + 1), as words are."""
+    """Draw classes. All are equally likely, or class c in proportion to 1 / (c + 1), as words of a text are."""
     u = torch.rand(batch, generator=generator, dtype=torch.float64)
-    # P(class < c) = log(c + 1) / log(C + 1) is what sums of 1 / (c + 1) come to.
+    # P(class < c) = log(c + 1) / log(C + 1), which is close to the sum of 1 / (k + 1) over all k < c.
     drawn = u * classes if law == "uniform" else (u * math.log(classes + 1)).exp() - 1
     return drawn.long().clamp(0, classes - 1)
 
@@ -28,7 +27,7 @@ def draw_targets(law: Law, classes: int, batch: int, generator: torch.Generator)
 def hidden_batches(
     *, batch: int, hidden: int, classes: int, law: Law, device: torch.device, steps: int = _STEPS
 ) -> list[tuple[Tensor, Tensor]]:
-    """For so many steps hidden batches (B, H), as ReLU leaves them, each time with other targets (B,)."""
+    """Return inputs of some steps: hidden batches (B, H) after a ReLU, and new targets (B,) in each step."""
     generator = torch.Generator().manual_seed(SEED)
     h = [
         torch.randn(batch, hidden, generator=generator).relu().to(device)
@@ -39,6 +38,6 @@ def hidden_batches(
 
 
 def zipf_tokens(words: int, classes: int) -> npt.NDArray[np.int32]:
-    """A text as numbers. Word 0, about one in twenty, may stand for the end of a sentence."""
+    """Return a text as numbers of words. Word 0 occurs in about one of twenty places, as the end of a sentence."""
     drawn = draw_targets("zipf", classes, words, torch.Generator().manual_seed(SEED))
     return drawn.numpy().astype(np.int32)

@@ -1,31 +1,26 @@
-"""Records as tables, and as a plot of time against the number of classes."""
+"""Records of benchmarks as tables."""
 
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
-from zloss_lab.durable import write_file
 from zloss_lab.records import Record, read_records
 
-# What a suite counts; a record has one of them at most.
+# Rates that a record may have, at most one of them.
 _RATES = {"examples_per_s": "examples/s", "words_per_s": "words/s", "ngrams_per_s": "n-grams/s"}
 _TEXTS = ("what", "launch")  # the other columns are numbers
 _SIZES = ("launch", "B", "H", "C")
-_SYMBOLS = {"suite": "", "device": "", "batch": "B = ", "hidden": "H = "}
-_COLOURS, _MARKERS = 10, "osvD^x"
-# What all records have, and the tables need.
+# Keys that all records have, and that tables need.
 _KEYS = {"suite", "name", "batch", "hidden", "classes", "time_ms", "device", "versions", "commit"}
 
 ResultRow = dict[str, str]
 
 
 def read_all(files: Iterable[Path]) -> list[Record]:
-    """The records of all files; a file that has none is refused."""
+    """Return the records of all files. `ValueError` for a file with other records or none."""
     records = []
     for file in files:
         try:
@@ -40,15 +35,17 @@ def read_all(files: Iterable[Path]) -> list[Record]:
 
 @dataclass
 class ResultTable:
-    """What one suite measured on one device."""
+    """The results of one suite on one device."""
 
     place: str  # suite, device, version of torch, commit
     rows: list[ResultRow] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)  # what was not measured, and why
+    left_out: list[str] = field(
+        default_factory=list
+    )  # cases that were not measured, and the reasons
 
     @property
     def shared(self) -> ResultRow:
-        """Sizes that are the same in all rows: the title has them."""
+        """The sizes that are equal in all rows, which stand in the title."""
         values = {name: {row[name] for row in self.rows} for name in _SIZES}
         return (
             {name: seen.pop() for name, seen in values.items() if len(seen) == 1}
@@ -58,7 +55,7 @@ class ResultTable:
 
     @property
     def title(self) -> str:
-        """Where it was measured, and what all rows share."""
+        """The title: the suite and its device, and the sizes that all rows share."""
         sizes = (
             value if name == "launch" else f"{name} = {value}"
             for name, value in self.shared.items()
@@ -68,12 +65,12 @@ class ResultTable:
 
     @property
     def columns(self) -> list[str]:
-        """Those that say something of a row."""
+        """The names of columns that are not empty and not in the title."""
         names = dict.fromkeys(name for row in self.rows for name in row if name not in self.shared)
         return [name for name in names if any(row.get(name) for row in self.rows)]
 
     def to_rich(self) -> Table:
-        """To print on a screen."""
+        """Return the table for a screen."""
         table = Table(title=escape(self.title), title_justify="left")
         for name in self.columns:
             table.add_column(name, justify="left" if name in _TEXTS else "right", overflow="fold")
@@ -82,7 +79,7 @@ class ResultTable:
         return table
 
     def to_markdown(self) -> str:
-        """To paste into a document."""
+        """Return the table as Markdown, for a document."""
         rule = "|" + "".join("---|" if name in _TEXTS else "---:|" for name in self.columns)
         lines = [
             f"| {' | '.join(row.get(name, '') for name in self.columns)} |" for row in self.rows
@@ -94,7 +91,7 @@ class ResultTable:
 
 
 def tables(records: Sequence[Record]) -> list[ResultTable]:
-    """One table for each suite on each device."""
+    """Return one table for each suite on each device."""
     found: dict[str, ResultTable] = {}
     for record in records:
         place = f"{record['suite']}: {record['device']}, torch {record['versions']['torch']}, commit {record['commit']}"
@@ -102,14 +99,14 @@ def tables(records: Sequence[Record]) -> list[ResultTable]:
         if record["time_ms"] is not None:
             table.rows.append(_row(record))
         elif (
-            line := f"{_label(record)} ({record['launch']}): {record['missing']}"
+            line := f"{label_of(record)} ({record['launch']}): {record['missing']}"
         ) not in table.left_out:
             table.left_out.append(line)
     return list(found.values())
 
 
 def launches_table(record: Record) -> Table:
-    """The launches of a profile, side by side in time where their starts say so."""
+    """Return a table of the launches of a profile, with their starts and durations."""
     title = (
         f"B = {record['batch']:,}, H = {record['hidden']:,}, C = {record['classes']:,}: {record['time_ms']:.4g} ms; "
         f"its products alone, {record['gflop']:.3g} GFLOP at {record['product_tflops']:.3g} TFLOP/s, would take "
@@ -126,10 +123,10 @@ def launches_table(record: Record) -> Table:
 
 
 def _row(record: Record) -> ResultRow:
-    """Old records lack some of it."""
+    """Return the row of a record. The published records of `output_layer` have a range of times but no quartiles."""
     low, high = record.get("time_ms_quartiles") or record.get("time_ms_range") or (None, None)
     row = {
-        "what": _label(record),
+        "what": label_of(record),
         "launch": record.get("launch", ""),
         "B": _count(record["batch"]),
         "H": _count(record["hidden"]),
@@ -145,57 +142,12 @@ def _row(record: Record) -> ResultRow:
     return row | {unit: _count(record[rate]) for rate, unit in _RATES.items() if rate in record}
 
 
-def _label(record: Record) -> str:
-    is_by_law = (
-        record.get("targets") == "zipf" and record["suite"] != "model"
-    )  # where it is always so
-    return f"{record['name']}{', words by frequency' if is_by_law else ''}"
+def label_of(record: Record) -> str:
+    """Return the name of a case in tables and plots."""
+    # In the suite "model", the words of all cases occur by Zipf's law.
+    is_by_frequency = record.get("targets") == "zipf" and record["suite"] != "model"
+    return f"{record['name']}{', words by frequency' if is_by_frequency else ''}"
 
 
 def _count(number: int | None) -> str:
     return "" if number is None else f"{number:,}"
-
-
-def plot(records: Sequence[Record], output: Path) -> None:
-    """Time of a step against the number of classes, both logarithmic, in a PNG: one line per head and size."""
-    if output.suffix.lower() != ".png":
-        raise ValueError(f"the picture is a PNG: name {output} so")
-    # Here, because it takes a second, and most commands draw nothing.
-    from matplotlib.figure import Figure
-
-    lines = lines_over_classes(records)
-    if not lines:
-        raise ValueError(
-            "nothing to draw: no record has the time of a step and a number of classes"
-        )
-    figure = Figure(figsize=(11, 6), layout="constrained")
-    axes: Any = figure.add_subplot()
-    for number, (label, points) in enumerate(lines.items()):
-        marker = _MARKERS[number // _COLOURS % len(_MARKERS)]
-        axes.loglog(
-            *zip(*sorted(points), strict=True),
-            marker=marker,
-            color=f"C{number % _COLOURS}",
-            label=label,
-        )
-    axes.set_xlabel("classes")
-    axes.set_ylabel("time (ms)")
-    axes.grid(alpha=0.3)
-    figure.legend(loc="outside right upper", fontsize="small")
-    picture = io.BytesIO()
-    figure.savefig(picture, dpi=150, format="png")
-    write_file(output, picture.getvalue())
-
-
-def lines_over_classes(records: Sequence[Record]) -> dict[str, list[tuple[int, float]]]:
-    """Points (C, time) by label. Labels name what differs between the records; what has no hidden layer is no step."""
-    measured = [record for record in records if record["time_ms"] is not None and record["hidden"]]
-    varying = [name for name in _SYMBOLS if len({record[name] for record in measured}) > 1]
-    lines: dict[str, list[tuple[int, float]]] = {}
-    for record in measured:
-        sizes = "".join(f", {_SYMBOLS[name]}{record[name]}" for name in varying)
-        graph = ", CUDA graph" if record.get("launch") == "graph" else ""
-        lines.setdefault(f"{_label(record)}{graph}{sizes}", []).append(
-            (record["classes"], record["time_ms"])
-        )
-    return lines

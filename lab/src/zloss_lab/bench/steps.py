@@ -1,4 +1,4 @@
-"""Training steps: forward, backward and update of an output layer, gradient of its input included."""
+"""Training steps of an output layer: forward, backward with the gradient of its input, and update."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -16,13 +16,13 @@ TrainingStep = Callable[..., Tensor]
 
 @contextmanager
 def products_of(entry: HeadEntry, device: torch.device) -> Iterator[None]:
-    """Matrix products in the precision of the entry."""
-    # The older of torch's two switches, which sets the newer one too: torch.compile reads both and wants them equal.
+    """Compute matrix products in the block in the precision of the entry."""
+    # Torch has two switches, and torch.compile wants them equal. This older one sets the newer one too.
     matmul = torch.backends.cuda.matmul
     before = matmul.allow_tf32
     matmul.allow_tf32 = entry.precision == "tf32"
     try:
-        # A weight is used once a step: a cache of converted ones would only be in the way of CUDA graphs.
+        # A weight is used once per step, so a cache of converted weights has no use, and it disturbs CUDA graphs.
         with (
             torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
             if entry.autocasts
@@ -36,13 +36,11 @@ def products_of(entry: HeadEntry, device: torch.device) -> Iterator[None]:
 def layer_step(
     entry: HeadEntry, head: zloss.Head, device: torch.device, lr: float | None = None
 ) -> TrainingStep:
-    """`(h, target) -> loss`: one step of SGD on the head."""
+    """Return a function `(h, target) -> loss` that takes one step of SGD on the head."""
     optimizer = head.sgd(entry.lr if lr is None else lr)
 
     def step(h: Tensor, target: Tensor) -> Tensor:
-        h = (
-            h.detach().requires_grad_()
-        )  # so that its gradient is computed, as the layers below would want it
+        h = h.detach().requires_grad_()  # its gradient is needed by the layers below
         with products_of(entry, device):
             loss: Tensor = head(h, target)
             loss.backward()
@@ -54,5 +52,5 @@ def layer_step(
 
 
 def launched(step: TrainingStep, launch: Launch) -> TrainingStep:
-    """The step as it is, or as a CUDA graph, which leaves out the time that the host takes to launch it."""
+    """Return the step itself, or as a CUDA graph, which saves the host's time to launch it."""
     return step if launch == "eager" else zloss.CapturedStep(step)

@@ -1,7 +1,7 @@
-"""Times of steps, in bursts: as in training, where the host runs ahead of the device, and where clocks are too coarse.
+"""Times of steps, measured in bursts of many steps.
 
-Every burst is long enough that neither the clock nor the wait at its end matters, and each of its steps has inputs of
-its own. The host waits for the device before a burst and after it.
+As in training, the host runs ahead of the device during a burst. It waits for the device before a burst and after it. A
+burst is long, so that neither the resolution of the clock nor the wait matters. Each step of a burst has other inputs.
 """
 
 import math
@@ -16,22 +16,24 @@ import torch
 
 from zloss_lab.records import Record
 
-LONG_MS = 300.0  # a step that takes longer is taken less often
+LONG_MS = 300.0  # a longer step is measured in fewer turns
 
-# A captured step of 0.1 ms comes 200 times in a burst, one of seconds once.
+# A burst has 200 captured steps of 0.1 ms, but a single step that takes seconds.
 _BURST_MS = {"cuda": 20.0, "cpu": 100.0}
 _MOST_STEPS = {"cuda": 200, "cpu": 20}
-# The first steps of a graph run eagerly, then it is captured, then replayed.
+# Steps before the measurement. The first steps of a graph run eagerly, then it is captured, then replayed.
 _WARM_UP = {"cuda": 12, "cpu": 2}
 
 
 @dataclass
 class Work:
-    """A step, and inputs to give it one after the other."""
+    """A step, and the inputs that it gets one after the other."""
 
     step: Callable[..., object]
     inputs: Sequence[tuple[Any, ...]] = ((),)
-    refactors: Callable[[], int] | None = None  # so far, of a factored layer
+    refactors: Callable[[], int] | None = (
+        None  # returns the number of refactors of a factored layer so far
+    )
 
 
 @dataclass
@@ -40,23 +42,21 @@ class TimedWork:
 
     work: Work
     device: torch.device
-    times_ms: list[float] = field(default_factory=list)  # of a step, turn by turn
-    burst: int = 1
-    refactors: int = 0  # that fell into these turns: they are no part of a step
+    times_ms: list[float] = field(default_factory=list)  # the time of a step in each turn
+    burst: int = 1  # steps in a turn
+    refactors: int = 0  # the number of refactors during these turns; they do not belong to a step
 
     def __post_init__(self) -> None:
         self._feed = cycle(self.work.inputs)
 
     def warm_up(self) -> float:
-        """Some steps that do not count, and the length of a burst; returns about how long a step takes."""
+        """Take some steps that do not count, choose the length of a burst, and return the rough time of a step."""
         kind, times = self.device.type, []
         for number in range(_WARM_UP[kind]):
             times.append(self._elapsed_ms(1))
-            if (
-                number > 1 and min(times) > LONG_MS
-            ):  # more than one may have been compiled on the way
+            if number > 1 and min(times) > LONG_MS:  # the first two steps may have been compiled
                 break
-        step_ms = min(times)  # any of them may have met a refactor, or have been captured
+        step_ms = min(times)  # the others may contain a refactor or the capture of a graph
         self.burst = min(max(math.ceil(_BURST_MS[kind] / step_ms), 1), _MOST_STEPS[kind])
         return step_ms
 
@@ -67,9 +67,9 @@ class TimedWork:
         self.refactors += self._refactors_so_far() - before
 
     def results(self) -> Record:
-        """What its turns have come to."""
+        """Return the statistics of the turns so far."""
         counted = {} if self.work.refactors is None else {"refactors": self.refactors}
-        return summary(self.times_ms, self.burst) | counted
+        return time_statistics(self.times_ms, self.burst) | counted
 
     def _refactors_so_far(self) -> int:
         return 0 if self.work.refactors is None else self.work.refactors()
@@ -85,13 +85,13 @@ class TimedWork:
 
 
 def wait_for(device: torch.device) -> None:
-    """Wait until the device has done all that it was told."""
+    """Wait until the device has finished all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def summary(times_ms: Sequence[float], burst: int) -> Record:
-    """Median and spread."""
+def time_statistics(times_ms: Sequence[float], burst: int) -> Record:
+    """Return median, quartiles and range of times."""
     values = sorted(times_ms)
     quartiles = (
         statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
@@ -106,6 +106,6 @@ def summary(times_ms: Sequence[float], burst: int) -> Record:
 
 
 def ratio(times_ms: Sequence[float], pace_ms: Sequence[float]) -> float | None:
-    """Median of the ratios turn by turn, so that a slow minute of the machine hits both."""
+    """Return the median of the ratios turn by turn, so that a slow minute of the machine affects both."""
     ratios = [own / pace for own, pace in zip(times_ms, pace_ms, strict=False)]
     return round(statistics.median(ratios), 4) if ratios else None

@@ -15,7 +15,7 @@ from rich.console import Console
 from zloss.names import check_name
 from zloss_lab.command_options import AsJson, given_options, with_options
 from zloss_lab.durable import write_file
-from zloss_lab.evaluation import SCORES
+from zloss_lab.evaluation import SCORES, TOP_K
 from zloss_lab.experiments import preset_names
 from zloss_lab.runs import RunError
 from zloss_lab.terminal import INTERRUPTED, console, errors, print_plainly
@@ -36,21 +36,23 @@ from zloss_lab.tuning.transfer import transfers
 from zloss_lab.tuning.trial_storage import independent_of_place
 from zloss_lab.tuning.trials import Trial, ranked
 
-DEFAULT_PRESET = "ptb"  # that of the spaces that come with the lab
+PRESET_OF_SPACES = "ptb"  # the preset that the lab's own spaces are made for
 DEFAULT_SCORE = "top_10_error"
 DEFAULT_TRIALS = 100
-_WIDTH_OF_A_FILE = 160  # where nothing says how wide the screen is
+_WIDTH_WITHOUT_SCREEN = 160  # characters of a line in a file
 
 tune = typer.Typer(
-    help="Search for hyper-parameters, with one worker or many, and find the best for any score.",
+    help="Search for hyper-parameters with one worker or many, and show the best by any score.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 
 Folder = Annotated[Path, typer.Argument(help="folder of the study")]
-_SCORES_TOLD = "top_K_error with K = 1, 5, 10, 20, 50, 100; mrr, mean_rank or perplexity"
-Score = Annotated[str | None, typer.Option(help=_SCORES_TOLD, show_default="its own")]
-OneScore = Annotated[str | None, typer.Option("--score", help=_SCORES_TOLD, show_default="all")]
+_SCORE_HELP = f"top_K_error with K = {', '.join(map(str, TOP_K))}; mrr, mean_rank or perplexity"
+Score = Annotated[str | None, typer.Option(help=_SCORE_HELP, show_default="the score of the study")]
+OneScore = Annotated[
+    str | None, typer.Option("--score", help=_SCORE_HELP, show_default="all scores")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,59 +62,68 @@ class StudyOptions:
     corpus: Annotated[Path | None, typer.Option(help="folder of a prepared corpus")] = None
     space: Annotated[
         str | None,
-        typer.Option(help=f"what to search: {', '.join(space_names())}, or a TOML file of yours"),
+        typer.Option(
+            help=f"hyper-parameters to search: {', '.join(space_names())}, or a TOML file"
+        ),
     ] = None
     score: Annotated[
         str | None,
         typer.Option(
-            help="of the validation: top_K_error, mean_rank, perplexity, or mrr, which alone is made large",
+            help=f"score to improve on the validation split: {_SCORE_HELP}; mrr is maximized, others minimized",
             show_default=DEFAULT_SCORE,
         ),
     ] = None
     preset: Annotated[
         str | None,
         typer.Option(
-            help=f"below the space: {', '.join(preset_names())}", show_default=DEFAULT_PRESET
+            help=f"values of all keys that the space does not name: {', '.join(preset_names())}",
+            show_default=PRESET_OF_SPACES,
         ),
     ] = None
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="over the space; what is set is not searched"
+            "--set", metavar="KEY=VALUE", help="fix a key; it is then not searched; repeatable"
         ),
     ] = None
-    seed: Annotated[int | None, typer.Option(min=0, help="of the search", show_default="0")] = None
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="seed of the search", show_default="0")
+    ] = None
     first: Annotated[
         int | None,
         typer.Option(
-            metavar="STEPS", help="break each training off after so many steps, and judge it there"
+            metavar="STEPS", help="validate each trial after STEPS steps and end it there"
         ),
     ] = None
     no_prune: Annotated[
-        bool, typer.Option("--no-prune", help="let trials that lie behind go on")
+        bool, typer.Option("--no-prune", help="train bad trials to their end too")
     ] = False
     storage: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="of a database for Optuna", show_default="SQLite in the folder"
+            metavar="URL",
+            help="database for the trials, as a URL for Optuna",
+            show_default="SQLite in the folder",
         ),
     ] = None
     name: Annotated[
         str | None,
-        typer.Option(help="of the study in the storage", show_default="that of the folder"),
+        typer.Option(
+            help="name of the study in the database", show_default="the name of the folder"
+        ),
     ] = None
 
     def plan(self, folder: Path, trials: int | None) -> StudyPlan:
         """Return the plan of a new study in this folder."""
         if self.corpus is None or self.space is None:
             raise RunError(
-                "a new study needs --corpus FOLDER and --space NAME; go on with an old one by --resume"
+                "a new study needs --corpus FOLDER and --space NAME; an existing one goes on with --resume"
             )
         return StudyPlan(
-            corpus=str(self.corpus.resolve()),  # so that it can be used from another folder
+            corpus=str(self.corpus.resolve()),  # workers may start in another folder
             space=space_table(self.space),
             score=self.score or DEFAULT_SCORE,
-            preset=self.preset or DEFAULT_PRESET,
+            preset=self.preset or PRESET_OF_SPACES,
             settings=self.settings or [],
             trials=DEFAULT_TRIALS if trials is None else trials,
             seed=self.seed or 0,
@@ -131,23 +142,26 @@ def run(
     trials: Annotated[
         int | None,
         typer.Option(
-            help="of the study, by all workers together", show_default=str(DEFAULT_TRIALS)
+            help="number of trials of the study, of all workers together",
+            show_default=str(DEFAULT_TRIALS),
         ),
     ] = None,
     at_once: Annotated[
         int,
         typer.Option(
-            metavar="N", min=1, help="trials of one shape, side by side in this process; for GPUs"
+            metavar="N",
+            min=1,
+            help="train N trials with layers of equal size side by side in this process; for GPUs",
         ),
     ] = 1,
     keep_runs: Annotated[
         bool, typer.Option("--keep-runs", help="keep the training runs in the folder")
     ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="go on with the study in the folder, as it was asked")
+        bool, typer.Option("--resume", help="continue the study in the folder")
     ] = False,
 ) -> None:
-    """Search, or go on with a search. Ctrl-C keeps all trials but those that are running.
+    """Search for hyper-parameters, or continue a search. Ctrl-C keeps all trials that have ended.
 
     \b
     zloss tune run studies/z --corpus data/ptb --space z_loss --score top_10_error --trials 100
@@ -165,9 +179,9 @@ def run(
 
 @tune.command()
 def show(folder: Folder, score: Score = None, as_json: AsJson = False) -> None:
-    """All trials of a study: the best first, then those that were not judged."""
+    """Show all trials of a study, the best first. Trials without this score stand at the end."""
     study = TuningStudy.open(folder)
-    score = study.plan.score if score is None else _known(score)
+    score = study.plan.score if score is None else _checked_score(score)
     trials = study.trials()
     judged = ranked(trials, score)
     trials = judged + [trial for trial in trials if trial not in judged]
@@ -183,17 +197,17 @@ def best(
     folder: Folder,
     score: Score = None,
     file: Annotated[
-        Path | None, typer.Option("--to", help="a TOML file to write, for `zloss train --config`")
+        Path | None, typer.Option("--to", help="TOML file to write, for `zloss train --config`")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """The best trial by any score, and how to train it in full.
+    """Show the best trial by any score, and the command that trains it in full.
 
     \b
     zloss tune best studies/z --score mrr --to best.toml
     """
     study = TuningStudy.open(folder)
-    score = study.plan.score if score is None else _known(score)
+    score = study.plan.score if score is None else _checked_score(score)
     trial = _best(study, score)
     if file is not None:
         write_file(file, train_config(study.plan, trial, score))
@@ -202,27 +216,29 @@ def best(
         print(json.dumps(trial_row(trial, score) | {"command": command}))
         return
     _print_trials(study, [trial], score)
-    print(command)  # as it is, to be copied
+    print(command)  # on one line, so that it can be copied
 
 
 @tune.command()
 def transfer(folder: Folder, score: OneScore = None, as_json: AsJson = False) -> None:
-    """Whether early validations tell who wins in the end: of complete trials, so search with --no-prune for this."""
-    found = transfers(TuningStudy.open(folder).trials(), [] if score is None else [_known(score)])
+    """Show how well early validations predict the final order. It needs complete trials: search with --no-prune."""
+    found = transfers(
+        TuningStudy.open(folder).trials(), [] if score is None else [_checked_score(score)]
+    )
     if as_json:
         print(json.dumps([dataclasses.asdict(one) for one in found]))
     else:
         console.print(transfer_table(found))
 
 
-# ---- what they share -------------------------------------------------------------------------------------------------
+# ---- shared by the commands ------------------------------------------------------------------------------------------
 
 
 def _resumed(folder: Path, options: StudyOptions, trials: int | None) -> StudyPlan:
     plan = StudyPlan.read(folder)
     if ignored := given_options(options):
         raise RunError(
-            f"--resume goes on with what the study was asked, in {folder / 'study.json'}: leave out "
+            f"--resume continues the study by its plan in {folder / 'study.json'}: leave out "
             f"{' and '.join(ignored)}, or begin a new study in another folder"
         )
     return plan if trials is None else dataclasses.replace(plan, trials=trials)
@@ -244,14 +260,14 @@ def _work(study: TuningStudy, evaluator: Evaluator, at_once: int) -> None:
         print_plainly(console, hint)
 
 
-def _known(score: str) -> str:
-    """A score that there is."""
+def _checked_score(score: str) -> str:
+    """Return the name of a score. `ValueError` for an unknown one."""
     check_name("score", score, SCORES)
     return score
 
 
 def _print_trials(study: TuningStudy, trials: Sequence[Trial], score: str) -> None:
-    screen = console if console.is_terminal else Console(width=_WIDTH_OF_A_FILE, emoji=False)
+    screen = console if console.is_terminal else Console(width=_WIDTH_WITHOUT_SCREEN, emoji=False)
     screen.print(trials_table(trials, study.plan.searched.search, score))
 
 

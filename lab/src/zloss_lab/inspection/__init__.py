@@ -1,1 +1,1 @@
-"""Commands that look at runs: `zloss evaluate`, `predict`, `runs` and `plot`."""
+"""The reading of runs, for the commands `zloss evaluate`, `predict`, `runs` and `plot`."""

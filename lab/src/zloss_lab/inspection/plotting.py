@@ -1,4 +1,4 @@
-"""Curves of runs as pictures."""
+"""Pictures: validation curves of runs, and the file of any figure."""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -13,11 +13,14 @@ FORMATS = ("png", "svg", "pdf")
 
 
 def plot_runs(runs: Sequence[Run], output: Path, metric: str) -> list[Run]:
-    """Validation curves of runs in one picture: a metric against the epoch. Returns the runs that do not have it."""
+    """Draw the validation curves of runs in one picture: a score against the epoch.
+
+    Returns the runs that do not have this score.
+    """
     form = output.suffix[1:].lower()
     if form not in FORMATS:
         raise RunError(f"a picture is {', '.join(f'.{one}' for one in FORMATS)}: name {output} so")
-    # Here, because it takes a second, and most commands draw nothing.
+    # Imported here, because it takes a second and most commands draw nothing.
     from matplotlib.figure import Figure
 
     curves = {run.folder: _curve(run, metric) for run in runs}
@@ -31,9 +34,7 @@ def plot_runs(runs: Sequence[Run], output: Path, metric: str) -> list[Run]:
     drawn = [run for run in runs if curves[run.folder]]
     for run in drawn:
         points, head = curves[run.folder], run.config["network"]["head"]
-        name = run.folder.name.encode(
-            errors="replace"
-        ).decode()  # one that is not UTF-8 cannot be drawn
+        name = run.folder.name.encode(errors="replace").decode()  # only UTF-8 can be drawn
         axes.plot(
             *zip(*points, strict=True), marker="o", label=f"{name} ({head['head']}, {head['loss']})"
         )
@@ -41,14 +42,19 @@ def plot_runs(runs: Sequence[Run], output: Path, metric: str) -> list[Run]:
     axes.set_ylabel(metric.replace("_", " "))
     axes.grid(alpha=0.3)
     axes.legend()
-    picture = io.BytesIO()
-    figure.savefig(picture, dpi=150, format=form)
-    write_file(output, picture.getvalue())
+    save_figure(figure, output, form)
     return [run for run in runs if run not in drawn]
 
 
+def save_figure(figure: Any, output: Path, form: str) -> None:
+    """Write a Matplotlib figure to a file, whole or not at all."""
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=150, format=form)
+    write_file(output, picture.getvalue())
+
+
 def _curve(run: Run, metric: str) -> list[tuple[float, float]]:
-    """Without the validations at which it was no finite number."""
+    """Return the points (epoch, score) of a run. Validations without a finite score are left out."""
     return [
         (record["epoch"], record[metric])
         for record in run.metrics()
@@ -57,7 +63,7 @@ def _curve(run: Run, metric: str) -> list[tuple[float, float]]:
 
 
 def _scores(records: Iterable[dict[str, Any]]) -> str:
-    """The names of those that the validations have."""
+    """Return the names of the scores that the validations have."""
     validations = (record for record in records if record["kind"] == "validation")
     names = {name for record in validations for name, value in record.items() if value is not None}
     return ", ".join(name for name in SCORES if name in names)

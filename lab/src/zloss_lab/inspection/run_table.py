@@ -1,4 +1,4 @@
-"""Runs side by side: which folders hold runs, and a table that compares them."""
+"""A table that compares runs, and the search for runs in folders."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -10,11 +10,11 @@ from rich.table import Table
 from zloss_lab.runs import Run, RunError
 from zloss_lab.score_table import heading
 
-_LEAST_NAME = 14  # characters for the name of a run and the margins of a table
+_LEAST_NAME = 14  # characters for the name of a run with the margins of the table
 
 
 def readable_runs(folders: list[Path]) -> tuple[list[tuple[Run, dict[str, Any]]], list[str]]:
-    """The runs that can be read, each with its row of the table, and what is wrong with the others."""
+    """Return the runs that can be read, each with its row of the table, and a message for every other one."""
     runs, without = find_runs(folders)
     readable, faults = [], [f"there are no runs in {folder}" for folder in without]
     for run in runs:
@@ -22,13 +22,13 @@ def readable_runs(folders: list[Path]) -> tuple[list[tuple[Run, dict[str, Any]]]
             readable.append((run, run_row(run)))
         except RunError as error:
             faults.append(str(error))
-        except OSError as error:  # a folder that others may not look into
+        except OSError as error:  # such as a folder without permission to read
             faults.append(f"{error.filename}: {error.strerror}")
     return readable, faults
 
 
 def find_runs(folders: list[Path]) -> tuple[list[Run], list[Path]]:
-    """The runs in these folders, or one level below them, each once; and the folders that have none."""
+    """Return the runs in these folders or one level below them, each once, and the folders without runs."""
     found: dict[Path, Run] = {}
     without = []
     for folder in folders:
@@ -44,17 +44,17 @@ def find_runs(folders: list[Path]) -> tuple[list[Run], list[Path]]:
 
 
 def run_row(run: Run) -> dict[str, Any]:
-    """What a table of runs shows of one."""
+    """Return the row of a run in a table of runs."""
     head, metrics = _head(run), run.metrics()
     validations = [record for record in metrics if record["kind"] == "validation"]
     best = next((record for record in validations if record["step"] == run.best_step), None)
+    # Ctrl-C saves a checkpoint after the last line of the metrics.
+    last_step = max([0, *run.steps()[-1:], *(record["step"] for record in metrics[-1:])])
     return {
         "run": str(run.folder),
         "head": head["head"],
         "loss": head["loss"],
-        "step": max(
-            [0, *run.steps()[-1:], *(record["step"] for record in metrics[-1:])]
-        ),  # Ctrl-C saves between lines
+        "step": last_step,
     } | {
         score: best and best.get(score)
         for score in ("top_1_error", "top_10_error", "mrr", "perplexity")
@@ -62,7 +62,7 @@ def run_row(run: Run) -> dict[str, Any]:
 
 
 def _head(run: Run) -> dict[str, Any]:
-    """The table of its head. Other programs have files of the name config.json too."""
+    """Return head and loss from the config of a run. `RunError` for a config.json of another program."""
     try:
         head = run.config["network"]["head"]
         return {name: head[name] for name in ("head", "loss")}
@@ -73,10 +73,10 @@ def _head(run: Run) -> dict[str, Any]:
 
 
 def runs_table(rows: list[dict[str, Any]], width: int) -> Table:
-    """Runs side by side, at their best validation.
+    """Return a table of runs with the scores of their best validations.
 
-    Long names of folders are broken. Columns at the end that find no room are left out: a number that is cut off is
-    another number.
+    Long names of folders are wrapped. Last columns that do not fit into the width are left out, because a number that
+    is cut off would be wrong.
     """
     cells = {name: [_shown(row[name]) for row in rows] for name in rows[0]}
     room = width - _LEAST_NAME

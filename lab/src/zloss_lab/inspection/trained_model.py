@@ -1,4 +1,4 @@
-"""A trained network with its vocabulary, ready to be used."""
+"""A trained network with its vocabulary, for evaluation and prediction."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,7 @@ class TrainedModel:
 
     @classmethod
     def load(cls, folder: Path) -> "TrainedModel":
-        """From its folder: the best checkpoint, or the last where none was validated."""
+        """Load the best checkpoint from the folder of a run, or the last one if no checkpoint was validated."""
         run, experiment = Run.open(folder), resumed(folder)
         corpus, device = open_corpus(experiment, run), device_of(experiment.device)
         network = build_network(experiment, corpus, device)
@@ -47,13 +47,13 @@ class TrainedModel:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """The device of the network."""
         return device_of(self.experiment.device)
 
     def evaluate(
         self, split: str, *, limit: int | None = None, progress: CountWatcher | None = None
     ) -> dict[str, Evaluation]:
-        """Its scores on a split, and those of always predicting the most frequent words."""
+        """Return the scores of the network on a split, and the scores of always predicting the most frequent words."""
         batches = batches_of(self.corpus, split, self.experiment, self.device, shuffle=False)
         return {
             "this run": evaluate(self.network, batches, limit=limit, progress=progress),
@@ -63,7 +63,7 @@ class TrainedModel:
         }
 
     def predict(self, text: str, top: int) -> list[tuple[str, float]]:
-        """The words that may well come next, best first, with their scores; all words where there are fewer."""
+        """Return the `top` most likely next words with their scores, best first; at most all words."""
         with evaluation_mode(self.network):
             scores, classes = self.network.head.topk(
                 self.network.hidden(self._context(text)), min(top, len(self.corpus.vocabulary))
@@ -72,10 +72,10 @@ class TrainedModel:
         return list(zip(words, scores[0].tolist(), strict=True))
 
     def _context(self, text: str) -> Tensor:  # (1, n)
-        """What comes before the next word of a text, cut out as in training; padding stands before its beginning."""
+        """Return the context of the next word of a text, as in training. Padding fills it up at the beginning."""
         size = self.experiment.network.context
         padding = 0 if self.corpus.padding is None else self.corpus.padding
-        to_come = padding  # any word: it is not looked at
+        to_come = padding  # any word would do: the target is not used
         ngrams = Ngrams(
             torch.tensor([*[padding] * size, *self.corpus.encode(text), to_come]),
             context=size,

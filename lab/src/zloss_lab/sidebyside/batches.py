@@ -1,7 +1,8 @@
-"""The batches of every trial at once, each in the order of its own seed.
+"""Batches of n-grams for all trials at once, each trial in the order of its own seed.
 
-A trial sees the very batches that `NgramBatches` would give it alone. The order of an epoch is listed beforehand, once
-for every seed: 8 bytes an example, so that a batch is a few operations for all trials, and all of it on the device.
+A trial sees exactly the batches that `NgramBatches` would give it alone. At the start of an epoch, the order of its
+examples is written to the device, once for every seed: 8 bytes an example. So a batch of all trials takes a few
+operations, and all of them run on the device.
 """
 
 import torch
@@ -12,11 +13,11 @@ from zloss_lab.permutation import Permutation
 
 
 class StackedBatches:
-    """NgramBatch after batch of n-grams for T trials; shape letters otherwise as in `zloss_lab.ngrams`.
+    """Batches of n-grams for T trials. Other shape letters are those in `zloss_lab.ngrams`: batch B, context n.
 
     Args:
-        batches: of any of the trials; it gives the text and the size of a batch.
-        seeds: of the trials.
+        batches: batches of any trial, which have the text and the size of a batch.
+        seeds: the seed of every trial.
 
     >>> batches = NgramBatches(torch.arange(100), context=3, batch_size=10, seed=5)
     >>> stacked = StackedBatches(batches, seeds=[4, 5])
@@ -34,16 +35,14 @@ class StackedBatches:
             Permutation(len(self.ngrams), seed=seed, device=device) for seed in distinct
         ]
         self._positions = torch.arange(self._length * self.batch_size, device=device)
-        self._examples = self._positions.repeat(
-            len(distinct), 1
-        )  # in the order of the epoch, a row for every seed
+        # Examples in the order of the epoch, one row for every seed.
+        self._examples = self._positions.repeat(len(distinct), 1)
         self._seed_of_trial = torch.tensor([distinct.index(seed) for seed in seeds], device=device)
-        self._next = torch.zeros(
-            (), dtype=torch.long, device=device
-        )  # on the device, where a captured step counts it
+        # The index of the next batch. It lies on the device, where a captured step can count it up.
+        self._next = torch.zeros((), dtype=torch.long, device=device)
 
     def __len__(self) -> int:
-        """Batches an epoch."""
+        """Return the number of batches in an epoch."""
         return self._length
 
     def start(self, epoch: int) -> None:
@@ -54,7 +53,7 @@ class StackedBatches:
         self._next.zero_()
 
     def next(self) -> NgramBatch:  # (T, B, n), (T, B)
-        """The next batch of the epoch that was started."""
+        """Return the next batch of the epoch."""
         positions = self._next * self.batch_size + self._positions[: self.batch_size]
         examples = self._examples[:, positions][self._seed_of_trial]
         self._next.add_(1)
@@ -62,5 +61,5 @@ class StackedBatches:
         return context.reshape(*examples.shape, -1), target.reshape(examples.shape)
 
     def keep_trials(self, rows: Tensor) -> None:
-        """Go on with some of the trials only."""
+        """Keep only the trials of these rows."""
         self._seed_of_trial = self._seed_of_trial[rows]

@@ -1,7 +1,7 @@
-"""Random numbers for dropout: every trial has those of its own seed, as it has the order of its batches.
+"""Random numbers for dropout, drawn for every trial from its own seed, as the order of its batches is.
 
-So the masks of a trial do not depend on who else is in the stack, those of two seeds differ wherever they are trained,
-and trials of one seed that differ in their rates differ in nothing else.
+So the masks of a trial do not depend on the other trials in the stack. Trials with different seeds have different
+masks, in one stack or in two. Trials with the same seed and different rates use the same random numbers.
 """
 
 from collections.abc import Sequence
@@ -10,20 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Sets the numbers apart from those that the first weights of the same seed are drawn from.
+# Makes these numbers differ from the ones that the first weights of the same seed are drawn from.
 _PURPOSE = 1
 
 
 class DropoutNumbers:
-    """Numbers in [0, 1) for T trials, B examples and the units of every hidden layer; drawn anew for every step.
+    """Numbers in [0, 1) for T trials, B examples and the units of every hidden layer, new ones for every step.
 
-    They are drawn outside of the step and read by it: a captured one can use no random numbers but torch's own.
+    They are drawn outside of the step, which only reads them: a captured step cannot draw from generators of ours.
 
     Args:
-        seeds: of the trials.
+        seeds: the seed of every trial.
         batch_size: B.
-        widths: of the hidden layers.
-        device: where they are needed.
+        widths: the number of units of every hidden layer.
+        device: the device of the numbers.
 
     >>> numbers = DropoutNumbers([4, 5, 4], batch_size=10, widths=[6], device=torch.device("cpu"))
     >>> numbers.draw()
@@ -45,17 +45,17 @@ class DropoutNumbers:
         self._seed_of_trial = torch.tensor([distinct.index(seed) for seed in seeds], device=device)
 
     def draw(self) -> None:
-        """Those of the next step, in place: a CUDA graph that reads them sees the new ones."""
+        """Draw the numbers of the next step in place, so that a CUDA graph reads the new ones."""
         for layer in self._layers:
             for numbers, generator in zip(layer, self._generators, strict=True):
                 numbers.uniform_(generator=generator)
 
     def of_layers(self) -> list[Tensor]:  # (T, B, width) each
-        """What was drawn, trial by trial."""
+        """Return the numbers that were drawn last, one tensor for each hidden layer."""
         return [layer[self._seed_of_trial] for layer in self._layers]
 
     def keep_trials(self, rows: Tensor) -> None:
-        """Go on with some of the trials only."""
+        """Keep only the trials of these rows."""
         self._seed_of_trial = self._seed_of_trial[rows]
 
 

@@ -1,10 +1,10 @@
-"""T networks that take their steps together: forward, backward and plain SGD, all in batched products.
+"""Networks of T trials that take their steps together: forward, backward and plain SGD, all in batched products.
 
-The gradients are written out by hand. That of the logits takes their place (`losses.py`), those of the weights are
-never held: `W -= lr g^T x` is a single product that adds to W. Learning rates are tensors on the device, so that a
-schedule can change them while the step stays the same CUDA graph.
+The gradients are written out by hand. The gradient of the logits overwrites the logits (`stacked_losses.py`). The
+gradient of a weight is never held in memory: `W -= lr g^T x` is a single product that adds to W. Learning rates are
+tensors on the device, so that a schedule can change them without a change of the CUDA graph.
 
-A trial drops the activations whose random number (`dropout.py`) is below its rate.
+A trial drops the activations with a random number (`dropout.py`) below its rate.
 
 Shape letters: T trials, B examples, n words of context, C classes, E width of an embedding, H of the last hidden layer.
 """
@@ -24,29 +24,30 @@ from zloss_lab.sidebyside.weights import StackedWeights
 
 
 class StackedNetwork:
-    """T networks of the shape of `NgramNetwork`, with dense output layers.
+    """Networks of T trials with the layers of `NgramNetwork` and dense output layers.
 
     Args:
-        weights: where they start, changed in place.
-        settings: in which the trials differ.
-        loss: by name.
-        tf32: products in TF32 where the device has it. Those of the output layer too: they are most of the work here.
-            Ranks are taken from full products.
+        weights: the first weights, which are changed in place.
+        settings: the numbers in which the trials differ.
+        loss: the name of the loss.
+        tf32: whether products are in TF32 where the device has it. This includes the products of the output layer,
+            which are most of the work. Ranks are always computed in float32.
     """
 
     def __init__(
         self, weights: StackedWeights, settings: TrialSettings, *, loss: str, tf32: bool = False
     ) -> None:
         self.weights, self.settings, self.loss_name, self.tf32 = weights, settings, loss, tf32
-        self.lr_factor = torch.ones((), device=weights.output.device)  # of all learning rates
-        # Whether all losses and all scores of targets have been finite so far; nobody waits for the device to know it.
+        self.lr_factor = torch.ones((), device=weights.output.device)  # scales all learning rates
+        # Whether all losses and all scores of targets of a trial have been finite so far. It stays on the device, so
+        # that a step does not wait for it.
         self.is_sound = torch.ones(weights.trials, dtype=torch.bool, device=weights.output.device)
         self._loss = STACKED_LOSSES[loss]
         self._drops, self._decays, self._output_decays = (
             bool(rate.any())
             for rate in (settings.dropout, settings.weight_decay, settings.output_weight_decay)
         )
-        # Where the embeddings of a trial begin, when those of all trials are one table.
+        # The first row of each trial in one table with the embeddings of all trials.
         self._first_rows = (
             torch.arange(weights.trials, device=weights.output.device)[:, None, None]
             * self.num_classes
@@ -54,11 +55,11 @@ class StackedNetwork:
 
     @property
     def num_classes(self) -> int:
-        """C."""
+        """The number of classes C."""
         return self.weights.output.shape[1]
 
     def select(self, rows: Tensor) -> "StackedNetwork":
-        """Some of the trials, on their own."""
+        """Return a copy with the trials of these rows only."""
         chosen = StackedNetwork(
             self.weights.select(rows),
             self.settings.select(rows),
@@ -74,11 +75,15 @@ class StackedNetwork:
         self,
         context: Tensor,  # (T, B, n)
         target: Tensor,  # (T, B)
-        chances: Sequence[
-            Tensor
-        ] = (),  # (T, B, width) of every hidden layer; not needed where no trial drops anything
+        chances: Sequence[Tensor] = (),  # (T, B, width) of every hidden layer; for dropout only
     ) -> Tensor:  # (T,)
-        """One step of all trials; returns the loss of each before it."""
+        """Take one step of all trials, and return the loss of each before it.
+
+        Args:
+            context: the words before the target.
+            target: the word to predict.
+            chances: the random numbers of dropout. They are not needed if the rate of every trial is 0.
+        """
         rows = context + self._first_rows
         with tf32_products(self.tf32):
             activations = self.activations(rows, chances if self._drops else None)
@@ -94,10 +99,10 @@ class StackedNetwork:
         context: Tensor,  # (B, n), the same for all trials
         target: Tensor,  # (B,)
     ) -> Tensor:  # (T, B)
-        """1 + the number of classes that score strictly higher than the target.
+        """Return 1 + the number of classes that score strictly higher than the target.
 
-        C where nothing is predicted: for a hidden layer of zeros, or a score of the target that is no finite number.
-        The latter makes a trial unsound, even one whose weights are finite.
+        The rank is C where nothing is predicted: for a hidden layer of zeros, and for a score of the target that is not
+        finite. Such a score makes a trial unsound, even if its weights are finite.
         """
         with tf32_products(self.tf32):
             hidden = self.activations(context + self._first_rows)[-1]
@@ -106,7 +111,7 @@ class StackedNetwork:
         if self._loss.score is not None:
             scores = self._loss.score(scores, **self.settings.loss_options)
         own = scores.gather(-1, target.expand(len(scores), -1)[..., None])
-        # Counted from below: what cannot be compared, as it is not a number, stands above.
+        # The count is of lower scores, so that scores which are not numbers count as higher.
         ranks = self.num_classes + 1 - (scores <= own).sum(-1)
         is_finite = own.squeeze(-1).isfinite()
         self.is_sound.logical_and_(is_finite.all(-1))
@@ -117,9 +122,9 @@ class StackedNetwork:
     def activations(
         self,
         rows: Tensor,  # (T, B, n)
-        chances: Sequence[Tensor] | None = None,  # as above; None for no dropout
+        chances: Sequence[Tensor] | None = None,  # (T, B, width) each; None for no dropout
     ) -> list[Tensor]:  # (T, B, width) of all layers
-        """From the embeddings to the last hidden layer."""
+        """Return the activations of all layers, from the embeddings to the last hidden layer."""
         table = self.weights.embedding.flatten(0, 1)
         activations = [F.embedding(rows, table).flatten(2)]
         for number, layer in enumerate(self.weights.hidden):
@@ -132,16 +137,16 @@ class StackedNetwork:
 
     @property
     def _gain(self) -> Tensor:
-        """What makes up for the activations that were dropped."""
+        """The factor of the activations that are kept, so that their expected sum stays the same."""
         return 1 / (1 - self.settings.dropout)
 
     def _descend(
         self,
         rows: Tensor,  # (T, B, n)
         activations: list[Tensor],  # (T, B, width) each
-        logits_grad: Tensor,  # (T, B, C), of each example's own loss
+        logits_grad: Tensor,  # (T, B, C), of the loss of each example
     ) -> None:
-        """Backward and SGD, layer by layer from the output down."""
+        """Compute the gradients and take the step of SGD, layer by layer from the output down."""
         lr, output_lr = self.settings.lr * self.lr_factor, self.settings.output_lr * self.lr_factor
         examples = logits_grad.shape[1]
         grad = torch.bmm(logits_grad, self.weights.output)
@@ -153,7 +158,7 @@ class StackedNetwork:
         for layer, (x, y) in reversed(
             list(zip(self.weights.hidden, pairwise(activations), strict=True))
         ):
-            grad.masked_fill_(y <= 0, 0)  # what was dropped is 0 too
+            grad.masked_fill_(y <= 0, 0)  # activations that were dropped are 0 too
             if self._drops:
                 grad.mul_(self._gain)
             below = torch.bmm(grad, layer.weight)
@@ -172,5 +177,5 @@ def _subtract_product_(
     grad: Tensor,  # (T, B, out)
     x: Tensor,  # (T, B, in)
 ) -> None:
-    """`weight -= grad^T x` of every trial."""
+    """Compute `weight -= grad^T x` for every trial."""
     weight.baddbmm_(grad.transpose(1, 2), x, alpha=-1)

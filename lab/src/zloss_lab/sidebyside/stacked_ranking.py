@@ -1,4 +1,4 @@
-"""How well every network of a stack ranks the words that come next: `zloss_lab.evaluation` for all trials at once."""
+"""Evaluation of all networks of a stack at once: `zloss_lab.evaluation` for many trials."""
 
 import torch
 
@@ -13,13 +13,13 @@ _SCORES = {"cuda": 2**28, "cpu": 2**24}
 def evaluate_stack(
     network: StackedNetwork, batches: NgramBatches, *, limit: int | None = None
 ) -> list[Evaluation]:
-    """Rank the targets of a text among all classes, for every trial; there is no perplexity.
+    """Rank the targets of a text among all classes, for every trial. There is no perplexity.
 
     Args:
-        network: the stack. Its `is_sound` tells afterwards which trials had a finite score for every target; the others
-            have diverged.
-        batches: of the text.
-        limit: a sample of at most so many examples, the one that `zloss_lab.evaluation.evaluate` takes; None for all.
+        network: the stack. Afterwards `is_sound` is true for the trials that had a finite score for every target; the
+            other trials have diverged.
+        batches: batches of the text.
+        limit: the most examples to take, in the same sample as `zloss_lab.evaluation.evaluate` takes; None for all.
     """
     held = _SCORES.get(batches.device.type, _SCORES["cpu"]) // (
         network.weights.trials * network.num_classes

@@ -1,10 +1,10 @@
-"""What the trials of a stack have in common, and what they may differ in.
+"""Settings of the trials of a stack: the settings that all trials share, and the numbers in which they may differ.
 
-A trial is an ordinary experiment. Trials stand in one stack when they agree in everything but the keys of `FREE` and
-the hyper-parameters of their loss: those are numbers, which can be kept per trial.
+A trial is an ordinary experiment. Trials can be in one stack if they differ only in the keys of `FREE_KEYS` and in the
+hyper-parameters of their loss. All of these are numbers, of which a stack keeps one for each trial.
 
-The head is a dense matrix without bias under plain SGD. That is what the heads "factored" and "gram" are too, as far as
-their results go: the step of a factored layer is exactly the dense one. So they are taken for dense here.
+In a stack, the output layer is a dense matrix without bias under plain SGD. The heads "factored" and "gram" have the
+same results as this matrix, because their steps are exactly the dense ones. So a stack trains them as dense heads.
 """
 
 import json
@@ -20,8 +20,8 @@ from zloss_lab.configuration import dotted, to_table
 from zloss_lab.evaluation import require_score
 from zloss_lab.training import Experiment
 
-HEADS = ("dense", "factored", "gram")
-FREE = frozenset(
+STACKABLE_HEADS = ("dense", "factored", "gram")
+FREE_KEYS = frozenset(
     {
         "network.dropout",
         "network.embedding_scale",
@@ -36,7 +36,7 @@ FREE = frozenset(
 
 
 def grouped(experiments: Sequence[Experiment]) -> list[list[int]]:
-    """The numbers of the experiments that can stand in one stack, group by group.
+    """Return groups of experiments that can be in one stack, as indices into the sequence.
 
     >>> from zloss_lab.networks import NetworkConfig
     >>> wide, narrow = NetworkConfig(hidden=(512,)), NetworkConfig(hidden=(64,))
@@ -50,7 +50,7 @@ def grouped(experiments: Sequence[Experiment]) -> list[list[int]]:
 
 
 def check_trials(experiments: Sequence[Experiment]) -> None:
-    """Refuse experiments that cannot stand in one stack."""
+    """Raise `ValueError` where experiments cannot be in one stack."""
     if not experiments:
         raise ValueError("a stack needs at least one experiment")
     for experiment in experiments:
@@ -70,8 +70,8 @@ def _check_trial(experiment: Experiment) -> None:
     network, training, head = experiment.network, experiment.training, experiment.network.head
     for is_possible, demand in (
         (
-            head.head in HEADS,
-            f"network.head.head must be one of {', '.join(HEADS)}, got {head.head!r}",
+            head.head in STACKABLE_HEADS,
+            f"network.head.head must be one of {', '.join(STACKABLE_HEADS)}, got {head.head!r}",
         ),
         (not head.options.get("bias"), "network.head.bias must be false"),
         (
@@ -88,7 +88,7 @@ def _check_trial(experiment: Experiment) -> None:
             f"training.optimizer must be 'sgd', got {training.optimizer!r}",
         ),
         (training.clip is None, f"training.clip must be none, got {training.clip}"),
-        # By "plateau" the rates of every trial would fall at times of its own.
+        # With "plateau", the learning rates of each trial would fall at other times.
         (
             training.schedule == "linear",
             f"training.schedule must be 'linear', got {training.schedule!r}",
@@ -98,11 +98,13 @@ def _check_trial(experiment: Experiment) -> None:
         if not is_possible:
             raise ValueError(f"to be trained side by side, {demand}")
     check_score(training.score)
-    head.build_loss(num_classes=2)  # its hyper-parameters: bad ones are so with any number
+    head.build_loss(
+        num_classes=2
+    )  # refuses bad hyper-parameters; the number of classes does not matter
 
 
 def check_score(name: str) -> None:
-    """Refuse what is no score of ranks."""
+    """Raise `ValueError` for a score that does not follow from ranks."""
     if name == "perplexity":
         raise ValueError(
             "to be trained side by side, training.score must be one of ranks, got 'perplexity'"
@@ -111,8 +113,9 @@ def check_score(name: str) -> None:
 
 
 def _common(experiment: Experiment) -> dict[str, Any]:
-    """What the trials of its stack have to agree in, by dotted key."""
-    free = FREE | {f"network.head.{name}" for name in LOSSES[experiment.network.head.loss].options}
+    """Return the settings that all trials of its stack must share, by dotted key."""
+    options = LOSSES[experiment.network.head.loss].options
+    free = FREE_KEYS | {f"network.head.{name}" for name in options}
     return {key: value for key, value in dotted(to_table(experiment)) if key not in free}
 
 
@@ -131,7 +134,7 @@ class TrialSettings:
     def of(
         cls, experiments: Sequence[Experiment], num_classes: int, device: torch.device
     ) -> "TrialSettings":
-        """Those of these experiments."""
+        """Return the settings of these experiments, in their order."""
 
         def column(values: Iterator[float]) -> Tensor:
             return torch.tensor(list(values), dtype=torch.float32, device=device).reshape(-1, 1, 1)
@@ -148,7 +151,7 @@ class TrialSettings:
         )
 
     def select(self, rows: Tensor) -> "TrialSettings":
-        """Those of some of the trials."""
+        """Return the settings of the trials of these rows."""
         return TrialSettings(
             lr=self.lr[rows],
             output_lr=self.output_lr[rows],

@@ -12,7 +12,7 @@ from zloss_lab.networks import NgramNetwork
 
 @dataclass(frozen=True)
 class HiddenWeights:
-    """Of one hidden layer."""
+    """The weights of one hidden layer."""
 
     weight: Tensor  # (T, out, in)
     bias: Tensor  # (T, 1, out)
@@ -20,7 +20,10 @@ class HiddenWeights:
 
 @dataclass(frozen=True)
 class StackedWeights:
-    """All weights, trial by trial. Shape letters: T trials, C classes, E width of an embedding, H of the last layer."""
+    """The weights of T trials.
+
+    Shape letters: T trials, C classes, E width of an embedding, H width of the last hidden layer.
+    """
 
     embedding: Tensor  # (T, C, E)
     hidden: tuple[HiddenWeights, ...]
@@ -28,42 +31,42 @@ class StackedWeights:
 
     @classmethod
     def of(cls, networks: Iterable[NgramNetwork]) -> "StackedWeights":
-        """Copies of those of the networks, which are taken one at a time."""
+        """Return copies of the weights of these networks. Only one network at a time is in memory."""
         layers = zip(*(_layers_of(network) for network in networks), strict=True)
         return cls.from_tensors([torch.stack(layer) for layer in layers])
 
     @classmethod
     def from_tensors(cls, tensors: list[Tensor]) -> "StackedWeights":
-        """What `tensors` took apart."""
+        """Return the weights of a list of tensors, as `tensors` gives it."""
         embedding, *hidden, output = tensors
         pairs = zip(hidden[::2], hidden[1::2], strict=True)
         return cls(embedding, tuple(HiddenWeights(weight, bias) for weight, bias in pairs), output)
 
     def tensors(self) -> list[Tensor]:
-        """All of them, from the embeddings to the output."""
+        """Return all weights as a list, from the embeddings to the output."""
         hidden = [tensor for layer in self.hidden for tensor in (layer.weight, layer.bias)]
         return [self.embedding, *hidden, self.output]
 
     @property
     def trials(self) -> int:
-        """T."""
+        """The number of trials T."""
         return len(self.output)
 
     def select(self, rows: Tensor) -> "StackedWeights":
-        """A copy of the weights of some trials."""
+        """Return a copy of the weights of the trials of these rows."""
         return self.from_tensors([tensor[rows] for tensor in self.tensors()])
 
     def clone(self) -> "StackedWeights":
-        """A copy of all of them."""
+        """Return a copy of all weights."""
         return self.from_tensors([tensor.clone() for tensor in self.tensors()])
 
     def copy_trial_(self, row: int, source: "StackedWeights", source_row: int) -> None:
-        """Overwrite the weights of a trial with those of another."""
+        """Overwrite the weights of a trial with the weights of another."""
         for own, other in zip(self.tensors(), source.tensors(), strict=True):
             own[row].copy_(other[source_row])
 
     def is_finite(self) -> Tensor:  # (T,) bool
-        """Which trials have no weight that is infinite or not a number."""
+        """Return for each trial whether all its weights are finite numbers."""
         return torch.stack([tensor.isfinite().flatten(1).all(1) for tensor in self.tensors()]).all(
             0
         )

@@ -1,7 +1,7 @@
-"""How trials are trained and judged: one after the other, by `fit`, or side by side in one process.
+"""Evaluators: ways to train the trials of a study, one after the other or side by side in one process.
 
-An evaluator takes experiments and a judge. Whenever one or more of them have been validated, the judge is told and
-answers which of them to stop. What comes back is how each ended; the scores are known by then.
+An evaluator takes experiments and a judge. After every validation it calls the judge with the new scores, and the judge
+returns the trials to stop. At last the evaluator returns how each trial ended; the judge has all scores by then.
 """
 
 import dataclasses
@@ -18,56 +18,61 @@ from zloss.heads.config import LOSSES
 from zloss_lab.evaluation import Evaluation
 from zloss_lab.runs import RunError
 from zloss_lab.sidebyside import SideBySide, TrialOutcome
-from zloss_lab.sidebyside.trial_settings import FREE, check_trials
+from zloss_lab.sidebyside.trial_settings import FREE_KEYS, check_trials
 from zloss_lab.training import DivergedError, Experiment, TrainingProgress, fit
 
-PASSING = "running-"  # and the number of a trial: its run, where runs are not kept
+PASSING = "running-"  # begins the name of a run's folder that is deleted when the trial ends
 _LOSS_OPTIONS = {f"network.head.{option}" for loss in LOSSES.values() for option in loss.options}
 
-# Epochs done, and the validations of those experiments that have one now -> which of them to stop.
+# Called with the epochs done and the new validations by trial; returns the trials to stop.
 Judge = Callable[[float, Mapping[int, Evaluation]], Collection[int]]
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a training ended: as planned, as the judge said, or because it could not go on."""
+    """The end of a training: it reached its last step, the judge stopped it, or it could not go on."""
 
     state: Literal["ended", "stopped", "diverged", "failed"]
     why: str = ""
 
 
 class Evaluator(Protocol):
-    """A way to train some experiments, each of which goes by the number of its trial."""
+    """A way to train experiments; each has the number of its trial."""
 
     def check(self, experiment: Experiment) -> None:
-        """Refuse what cannot be trained in this way."""
+        """Raise `ValueError` for an experiment that cannot be trained in this way."""
 
     def is_shared(self, key: str) -> bool:
-        """Whether experiments that are trained together must have the same value of this key."""
+        """Return whether experiments that are trained together must have the same value of this key."""
 
     def evaluate(self, experiments: Mapping[int, Experiment], judge: Judge) -> dict[int, Ending]:
-        """Train them all."""
+        """Train all experiments, and return how each ended."""
 
 
 class _Stopped(Exception):
-    """The judge has seen enough."""
+    """Raised inside a training that the judge stops."""
 
 
 class OneByOne:
-    """Trainings by `fit`, with any head. Their runs are in the folder of the study, to be kept or while they last."""
+    """Trainings by `fit`, one after the other, with any head.
+
+    Args:
+        folder: of the study; the runs lie in it.
+        keeps_runs: whether runs stay there. By default each is deleted when its training ends.
+    """
 
     def __init__(self, folder: Path, *, keeps_runs: bool = False) -> None:
         self.folder, self.keeps_runs = folder, keeps_runs
 
     def check(self, experiment: Experiment) -> None:
-        """Anything can be."""
+        """Accept every experiment."""
 
     def is_shared(self, key: str) -> bool:
-        """Nothing is."""
+        """Return False: these trainings have nothing to do with each other."""
         return False
 
     def evaluate(self, experiments: Mapping[int, Experiment], judge: Judge) -> dict[int, Ending]:
-        """Train one after the other."""
+        """Train all experiments, one after the other."""
         return {
             number: self._train(number, experiment, judge)
             for number, experiment in experiments.items()
@@ -90,7 +95,7 @@ class OneByOne:
         except _Stopped:
             return Ending("stopped")
         except DivergedError as error:
-            return Ending("diverged", error.reason)  # a trial is not gone on with
+            return Ending("diverged", error.reason)  # the hint about a checkpoint is left out
         except torch.OutOfMemoryError as error:
             return Ending("failed", str(error).partition("\n")[0])
         return Ending("ended")
@@ -98,7 +103,7 @@ class OneByOne:
 
 @contextmanager
 def _passing(folder: Path) -> Iterator[Path]:
-    """A folder that goes with the end of the block. That of a process that was killed is for the next worker."""
+    """Delete the folder at the end of the block. If the process is killed, the next worker deletes it."""
     try:
         yield folder
     finally:
@@ -106,54 +111,57 @@ def _passing(folder: Path) -> Iterator[Path]:
 
 
 def _without_checkpoints(experiment: Experiment) -> Experiment:
-    """All but the best one: nobody will go on with this run."""
+    """Return the experiment without checkpoints at intervals: this run will never be resumed."""
     training = dataclasses.replace(experiment.training, checkpoint_every=2**62)
     return dataclasses.replace(experiment, training=training)
 
 
 class Together:
-    """Trainings side by side in one process, which a GPU takes for little more than one of them."""
+    """Trainings side by side in one process. On a GPU all of them take little longer than one."""
 
     def check(self, experiment: Experiment) -> None:
-        """Only what `zloss_lab.sidebyside` can train."""
+        """Raise `ValueError` for an experiment that `zloss_lab.sidebyside` cannot train."""
         check_trials([experiment])
 
     def is_shared(self, key: str) -> bool:
-        """All but numbers that can be kept per network."""
-        return key not in FREE | _LOSS_OPTIONS
+        """Return whether the key is anything but a number that each network may have of its own."""
+        return key not in FREE_KEYS | _LOSS_OPTIONS
 
     def evaluate(self, experiments: Mapping[int, Experiment], judge: Judge) -> dict[int, Ending]:
-        """Train all of them together."""
+        """Train all experiments together."""
         try:
             stack = SideBySide(list(experiments.values()))
-            messenger = _Messenger(dict(zip(experiments, stack.outcomes, strict=True)), judge)
-            stack.train(lambda _epoch, _validations: messenger.tell())
+            news = _StackNews(dict(zip(experiments, stack.outcomes, strict=True)), judge)
+            stack.train(lambda _epoch, _validations: news.pass_on())
         except torch.OutOfMemoryError as error:
             raise RunError(
                 f"{len(experiments)} networks at once are too many for the device, use fewer"
             ) from error
-        messenger.tell()  # of the last validation, when nothing is left to stop
-        return {number: _ending(outcome) for number, outcome in messenger.outcomes.items()}
+        news.pass_on()  # after the last validation a stack does not ask which trials to stop
+        return {number: _ending(outcome) for number, outcome in news.outcomes.items()}
 
 
-class _Messenger:
-    """Between a stack, which counts its trials from 0, and a judge, who knows them by other numbers."""
+class _StackNews:
+    """New validations of a stack, on their way to the judge.
+
+    A stack counts its trials from 0. The judge knows them by their numbers in the study.
+    """
 
     def __init__(self, outcomes: Mapping[int, TrialOutcome], judge: Judge) -> None:
         self.outcomes, self._judge = outcomes, judge
-        self._told = dict.fromkeys(outcomes, 0)  # validations so far
+        self._passed_on = dict.fromkeys(outcomes, 0)  # validations of each trial
 
-    def tell(self) -> list[int]:
-        """Bring what is new to the judge; returns the places in the stack of those to stop."""
+    def pass_on(self) -> list[int]:
+        """Give new validations to the judge, and return the places in the stack of the trials to stop."""
         new = {
             number: outcome.validations[-1]
             for number, outcome in self.outcomes.items()
-            if len(outcome.validations) > self._told[number]
+            if len(outcome.validations) > self._passed_on[number]
         }
         if not new:
             return []
-        self._told |= {number: len(self.outcomes[number].validations) for number in new}
-        epoch = next(iter(new.values())).epoch  # of all: they are validated together
+        self._passed_on |= {number: len(self.outcomes[number].validations) for number in new}
+        epoch = next(iter(new.values())).epoch  # the same for all: they are validated together
         to_stop = self._judge(
             epoch, {number: validation.evaluation for number, validation in new.items()}
         )

@@ -1,7 +1,13 @@
-"""What a study is asked to do, as it stands in `study.json`, and the experiment that hyper-parameters make of it.
+"""The plan of a study, as `study.json` has it, and the experiment that a choice of hyper-parameters defines.
 
-An experiment is a preset, over it what the space fixes, over that the user's settings, and over all of them the
-hyper-parameters of the trial. A key that the user sets is searched no more.
+An experiment is put together from four layers. Each layer overrides the one before:
+
+1. the preset,
+2. the fixed part of the space,
+3. the settings of the user,
+4. the hyper-parameters of the trial.
+
+A key that the user sets is no longer searched.
 """
 
 import dataclasses
@@ -26,41 +32,40 @@ from zloss_lab.training import Experiment, batches_of, device_of
 from zloss_lab.tuning.space import Space
 
 FILE = "study.json"
-# What may differ between the workers of a study, or change while it goes on.
+# Fields that may differ between the workers of a study, or change while it goes on.
 _OF_A_WORKER = ("corpus", "trials", "storage", "name")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyPlan:
-    """What is asked of a study."""
+    """The request that makes a study: the corpus, the space, the score to improve, and the number of trials."""
 
     corpus: str  # folder of a prepared corpus
     space: dict[str, Any]  # the table of a space
-    score: str  # of the validation: top_K_error, mean_rank, perplexity, or mrr, which alone is made large
+    score: str  # of the validation: mrr is maximized; top_K_error, mean_rank and perplexity are minimized
     preset: str
     settings: list[str]  # KEY=VALUE
     trials: int
     seed: int
-    prunes: bool  # whether trials that lie behind are stopped
-    first: (
-        int | None
-    )  # steps after which each trial ends with its only validation, or None for whole trainings
+    prunes: bool  # whether bad trials are stopped early
+    # Steps after which each trial is validated once and ends. None for whole trainings.
+    first: int | None
     storage: str | None  # an Optuna URL; None for SQLite in the folder of the study
     name: str  # of the study in its storage
 
     @cached_property
     def searched(self) -> Space:
-        """The space, without what the user has set."""
+        """The space, without the keys that the user has set."""
         return Space.parse(self.space).without(parse_settings(self.settings))
 
     def experiment(self, hyper_parameters: Mapping[str, Any]) -> Experiment:
-        """The whole training that these settings by dotted keys define."""
+        """Return the whole training that these hyper-parameters define, given by dotted keys."""
         table = build_table(self.preset, [self.searched.fixed], parse_settings(self.settings))
         table = overridden(table, {**hyper_parameters, "training.score": self.score})
         return from_table(Experiment, {**table, "corpus": self.corpus})
 
     def trial(self, hyper_parameters: Mapping[str, Any]) -> Experiment:
-        """The training that a trial gets: the whole one, validated where it is to be broken off."""
+        """Return the training of a trial: the whole training, but validated after `first` steps if that is set."""
         whole = self.experiment(hyper_parameters)
         if self.first is None:
             return whole
@@ -69,7 +74,7 @@ class StudyPlan:
         )
 
     def identity(self) -> dict[str, Any]:
-        """What all workers of a study must have been asked, wherever they run."""
+        """Return the part of the plan that all workers of a study must agree in, wherever they run."""
         asked = {
             name: value
             for name, value in dataclasses.asdict(self).items()
@@ -78,21 +83,21 @@ class StudyPlan:
         return asked | {"vocabulary": Corpus.open(self.corpus).vocabulary_sha256}
 
     def check(self) -> None:
-        """Refuse what cannot work before anything is written."""
+        """Raise an error for a plan that cannot work, before anything is written."""
         for name in ("trials", "first"):
             number = getattr(self, name)
             if number is not None and number < 1:
                 raise ConfigError(f"--{name} must be at least 1, got {number}")
         self._check_keys()
         examples = [self.experiment(settings) for settings in self.searched.examples()]
-        device_of(examples[0].device)  # that of all: it cannot be searched
+        device_of(examples[0].device)  # the same for all: the device cannot be searched
         self._check_data(examples)
 
     def _check_keys(self) -> None:
         settings = parse_settings(self.settings)
         if "score" in overridden(self.searched.fixed, settings).get("training", {}):
             raise ConfigError(
-                "training.score does not belong there: a study has its own, named by --score"
+                "training.score does not belong there: the score of a study is named by --score"
             )
         table = build_table(self.preset, [self.searched.fixed], settings)
         known = list(_known_keys(from_table(Experiment, {**table, "corpus": self.corpus})))
@@ -103,25 +108,23 @@ class StudyPlan:
                 raise ConfigError(str(error)) from error
 
     def _check_data(self, examples: Sequence[Experiment]) -> None:
-        """Whether there is something to validate on, and all heads have the score."""
+        """Raise an error where the corpus has no validation split, or a head does not have the score."""
         corpus = Corpus.open(self.corpus)
         if "valid" not in corpus.splits:
-            raise RunError(
-                f"{corpus.folder} has no validation split, and trials are judged by nothing else"
-            )
+            raise RunError(f"{corpus.folder} has no validation split, by which trials are compared")
         counts, checked = torch.tensor(corpus.vocabulary.counts), list[HeadConfig]()
         for config in (example.network.head for example in examples):
             if config not in checked:
-                # One unit wide: enough to know what the head can tell.
+                # A head that is one unit wide is enough to ask whether it gives probabilities.
                 head = config.build(1, len(corpus.vocabulary), counts=counts)
                 require_score(self.score, is_likelihood=head.is_likelihood)
                 checked.append(config)
 
     def check_text(self) -> None:
-        """Refuse contexts and batches that the text has too few words or no sentences for."""
+        """Raise an error where the text has too few words or sentences for a context or a batch of the search."""
         corpus = Corpus.open(self.corpus)
         examples = map(self.experiment, self.searched.examples())
-        # Most differ in what the text does not see, and to look for sentences in a long one takes a while.
+        # Most examples make the same batches. To look for sentences in a long text takes a while.
         differing = {
             (one.network.context, one.training.batch_size, one.training.mode): one
             for one in examples
@@ -133,12 +136,12 @@ class StudyPlan:
     # ---- in its folder -----------------------------------------------------------------------------------------------
 
     def write(self, folder: Path) -> None:
-        """Put it into the folder of its study."""
+        """Write the plan into the folder of its study."""
         write_file(folder / FILE, json.dumps(dataclasses.asdict(self), indent=2) + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> "StudyPlan":
-        """That of the study in a folder."""
+        """Return the plan of the study in a folder."""
         path = folder / FILE
         if not path.is_file():
             raise RunError(f"{folder} is not a study: there is no {FILE} in it")
@@ -149,7 +152,7 @@ class StudyPlan:
 
 
 def _known_keys(experiment: Experiment) -> Iterator[str]:
-    """All keys of an experiment that can be searched, those of its head among them."""
+    """Yield the keys of an experiment that can be searched, with the options of its head and its loss."""
     head = experiment.network.head
     for table, keys in to_table(experiment).items():
         if isinstance(keys, dict):

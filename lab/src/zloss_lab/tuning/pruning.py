@@ -1,25 +1,34 @@
-"""Which trials to stop early: successive halving (Li et al. 2018), asynchronously.
+"""Pruning: asynchronous successive halving (Li et al. 2018) stops bad trials early.
 
-After 2, 4, 8, ... validations a trial goes on if the best that it has shown is in the better half of what all trials
-had shown by then, be they running, complete or stopped. So most of the time goes to the better ones, and even the first
-trials of a study can be compared: with each other, when they are trained side by side. It is asked for all trials of a
-round at once; Optuna's own pruners would read the storage anew for each.
+After 2, 4, 8, ... validations, the best cost of a trial so far is compared with the best cost that every other trial
+had after as many validations. Trials that run, that are complete and that were stopped all count. A trial of the worse
+half is stopped.
+
+So most of the time goes to the better trials. Even the first trials of a study can be compared if they are trained side
+by side: with each other. All trials of a round are judged in one call, because Optuna's own pruners would read the
+storage anew for each.
 """
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-FIRST_RUNG = 2  # validations that every trial gets
-LEAST_TRIALS = 8  # that must have come so far before one of them is stopped
+FIRST_RUNG = 2  # the number of validations that every trial gets
+LEAST_TRIALS = (
+    8  # the number of trials that must have as many validations before one of them is stopped
+)
 
 
 def behind(numbers: Iterable[int], costs: Mapping[int, Sequence[float]]) -> set[int]:
-    """Which of these trials to stop, given what all trials have shown at their validations, to be made small.
+    """Return the trials to stop.
+
+    Args:
+        numbers: of the trials in question.
+        costs: of all trials by number, one for each validation; smaller is better.
 
     >>> costs = {number: [0.9, number / 10] for number in range(8)}
     >>> sorted(behind(range(8), costs))
     [4, 5, 6, 7]
-    >>> behind(range(8), {number: [cost[1]] for number, cost in costs.items()})     # too early
+    >>> behind(range(8), {number: [cost[1]] for number, cost in costs.items()})     # one validation is too early
     set()
     """
     return {
@@ -30,7 +39,7 @@ def behind(numbers: Iterable[int], costs: Mapping[int, Sequence[float]]) -> set[
 
 
 def _is_rung(validations: int) -> bool:
-    """Whether it is the first one, or twice a rung."""
+    """Return whether trials are compared after this number of validations: FIRST_RUNG times a power of two."""
     return validations % FIRST_RUNG == 0 and (validations // FIRST_RUNG).bit_count() == 1
 
 

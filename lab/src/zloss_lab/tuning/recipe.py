@@ -1,4 +1,4 @@
-"""A trial as something to train in full: the command of `zloss train` for it, and a file for its `--config`."""
+"""A trial as a whole training: the command `zloss train` for it, and a file for the option `--config`."""
 
 import dataclasses
 import json
@@ -18,12 +18,12 @@ _HEAD = "network.head"
 
 
 def train_command(plan: StudyPlan, trial: Trial, score: str) -> str:
-    """A command that trains the network of a trial, and keeps the best of it by a score."""
+    """Return a command that trains the network of a trial, and keeps the checkpoint that is best by a score."""
     table = to_table(_experiment(plan, trial, score))
     over_preset = parse_settings(plan.settings) | trial.settings | {"training.score": score}
-    # A head is set as a whole, because options of that of the preset would not go with another one.
-    told = (key for key, _ in dotted(overridden(plan.searched.fixed, over_preset)))
-    keys = dict.fromkeys(_HEAD if key.startswith(f"{_HEAD}.") else key for key in told)
+    # A head is set as a whole, because the options of the preset's head may not fit another head.
+    changed = (key for key, _ in dotted(overridden(plan.searched.fixed, over_preset)))
+    keys = dict.fromkeys(_HEAD if key.startswith(f"{_HEAD}.") else key for key in changed)
     values = {key: toml_value(reduce(getitem, key.split("."), table)) for key in keys}
     settings = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
     return shlex.join(
@@ -32,7 +32,7 @@ def train_command(plan: StudyPlan, trial: Trial, score: str) -> str:
 
 
 def train_config(plan: StudyPlan, trial: Trial, score: str) -> str:
-    """The same as a TOML file, with all keys but the corpus; what is none is the word "none"."""
+    """Return the same training as the text of a TOML file, with all keys but the corpus. None becomes "none"."""
     table = to_table(_experiment(plan, trial, score))
     del table["corpus"]
     origin = f"# Trial {trial.number} of the study {plan.name!r}. Train it with --preset {plan.preset} --config.\n"
@@ -40,7 +40,7 @@ def train_config(plan: StudyPlan, trial: Trial, score: str) -> str:
 
 
 def toml_value(value: Any) -> str:
-    """A value as TOML has it.
+    """Return a value in the notation of TOML.
 
     >>> toml_value({"loss": "z_loss", "a": 0.1, "widths": [2, 3], "bias": True})
     '{loss = "z_loss", a = 0.1, widths = [2, 3], bias = true}'
@@ -51,7 +51,7 @@ def toml_value(value: Any) -> str:
         )
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml_value, value)) + "]"
-    if value is None:  # for which TOML has no word
+    if value is None:  # TOML has no word for it
         return '"none"'
     return json.dumps(value) if isinstance(value, str | bool) else repr(value)
 
@@ -61,7 +61,7 @@ def _experiment(plan: StudyPlan, trial: Trial, score: str) -> Experiment:
 
 
 def _toml_lines(table: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """Values first, then the tables below, each under its name."""
+    """Yield the lines of a table: its values first, then the tables inside of it, each under its name."""
     tables = {name: value for name, value in table.items() if isinstance(value, Mapping)}
     if path:
         yield f"\n[{path}]"

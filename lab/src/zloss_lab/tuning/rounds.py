@@ -1,4 +1,4 @@
-"""Trials that are trained at the same time: their experiments, what their validations say, and how they end."""
+"""A round of a study: trials that are trained at the same time, from their experiments to their ends."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,22 +25,21 @@ from zloss_lab.tuning.trials import (
 )
 from zloss_lab.tuning.workers import GIVEN_UP, WORKER, own_name
 
-StudyWatcher = Callable[
-    [Sequence[Trial]], None
-]  # called with trials that have been validated, or have ended
+# Called with trials that have been validated, or have ended.
+StudyWatcher = Callable[[Sequence[Trial]], None]
 
 
 class Round:
-    """Trials that are trained at the same time."""
+    """Trials that are trained at the same time, and what the storage of the study has to know of them."""
 
     def __init__(self, study: optuna.Study, plan: StudyPlan, watch: StudyWatcher) -> None:
         self._study, self._plan, self._watch = study, plan, watch
         self._trials: dict[int, optuna.Trial] = {}
         self._curves: dict[int, list[ValidationScores]] = {}
-        self._given_up: set[int] = set()  # by others, who took this worker for gone
+        self._given_up: set[int] = set()  # by another worker, which took this one for dead
 
     def begin(self, trials: Iterator[optuna.Trial]) -> dict[int, Experiment]:
-        """The experiments of new trials."""
+        """Claim new trials for this worker, and return their experiments."""
         for trial in trials:
             self._trials[trial.number], self._curves[trial.number] = trial, []
             trial.set_user_attr(WORKER, own_name())
@@ -50,7 +49,7 @@ class Round:
         }
 
     def judge(self, epoch: float, validations: Mapping[int, Evaluation]) -> set[int]:
-        """Take note of validations; which trials to stop."""
+        """Store new validations, and return the trials to stop."""
         for number, evaluation in validations.items():
             self._note(number, scores_of(epoch, evaluation))
         going = [number for number in validations if number not in self._given_up]
@@ -58,18 +57,17 @@ class Round:
         return self._given_up.intersection(validations) | self._to_stop(going)
 
     def _to_stop(self, going: Sequence[int]) -> set[int]:
-        """Which of those that have just been validated have shown enough."""
+        """Return the trials to stop among those that have just been validated."""
         if self._plan.first is not None:
             return set(going)
         if not self._plan.prunes:
             return set()
         costs = self._costs()
-        return behind(
-            [number for number in going if number in costs], costs
-        )  # one may have been given up just now
+        # Another worker may have given up a trial just now: then it has no costs.
+        return behind([number for number in going if number in costs], costs)
 
     def _costs(self) -> dict[int, list[float]]:
-        """What all trials have shown so far, whoever trains them; not those that were interrupted."""
+        """Return the costs of all trials at their validations, of all workers. Interrupted trials are left out."""
         begun = (TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED)
         return {
             frozen.number: [
@@ -91,19 +89,22 @@ class Round:
             self._given_up.add(number)
 
     def end(self, endings: Mapping[int, Ending]) -> None:
-        """Write down how the trials ended."""
+        """Store how the trials ended."""
         self._watch([self._end(number, ending) for number, ending in endings.items()])
 
     def _end(self, number: int, ending: Ending) -> Trial:
         try:
             return self._written(number, ending)
-        except (
-            UpdateFinishedTrialError
-        ):  # it counts as interrupted in the storage, and is made up for
+        except UpdateFinishedTrialError:
+            # The storage counts the trial as interrupted, and another trial makes up for it.
             return self._view(number, "interrupted", GIVEN_UP)
 
     def _written(self, number: int, ending: Ending) -> Trial:
-        """Trials that broke off are told as pruned: Optuna then avoids their neighbourhood, failed ones it forgets."""
+        """Store the end of a trial.
+
+        A trial that diverged or failed is "pruned" for Optuna, which then avoids similar hyper-parameters. Trials that
+        are "failed" for Optuna have no influence on its search.
+        """
         trial, curve = self._trials[number], self._curves[number]
         best = best_validation(curve, self._plan.score)
         trial.set_user_attr(CURVE, curve)
@@ -114,15 +115,15 @@ class Round:
             trial.set_user_attr(ENDING, state)
             trial.set_user_attr(WHY, ending.why)
         if best is not None and state == "complete":
-            told = self._study.tell(trial, best[self._plan.score], skip_if_finished=True)
+            stored = self._study.tell(trial, best[self._plan.score], skip_if_finished=True)
         else:
-            told = self._study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
-        if told.state == TrialState.FAIL:  # as nobody told it here
+            stored = self._study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
+        if stored.state == TrialState.FAIL:  # another worker has written that
             raise UpdateFinishedTrialError
         return self._view(number, state, ending.why)
 
     def interrupt(self) -> None:
-        """Give up what has not ended."""
+        """Mark all trials that have not ended as interrupted."""
         for trial in self._trials.values():
             self._study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
 
@@ -132,7 +133,7 @@ class Round:
 
 
 def begun_trials(study: optuna.Study, plan: StudyPlan) -> list[Trial]:
-    """What is known of all trials that somebody has begun, whoever that was."""
+    """Return all trials of a study that any worker has begun."""
     begun = [state for state in TrialState if state != TrialState.WAITING]
     return [
         Trial.of(frozen, plan.searched) for frozen in study.get_trials(deepcopy=False, states=begun)
@@ -142,5 +143,5 @@ def begun_trials(study: optuna.Study, plan: StudyPlan) -> list[Trial]:
 def _state(ending: Ending, plan: StudyPlan) -> TrialStatus:
     if ending.state in ("diverged", "failed"):
         return ending.state
-    # Where trials are judged by their first steps, to be stopped is how they end.
+    # If trials are judged by their first steps, each of them is complete when it is stopped.
     return "pruned" if ending.state == "stopped" and plan.first is None else "complete"

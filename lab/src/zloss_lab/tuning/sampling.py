@@ -1,13 +1,16 @@
-"""Which hyper-parameters come next: TPE (Bergstra et al. 2011), as a function of the seed and of what is known.
+"""The choice of the next hyper-parameters: TPE (Bergstra et al. 2011), a function of the seed and of all trials so far.
 
-Every trial has its own random numbers, from the seed and the number of the trial. So a study with one worker is
-reproducible, one that was interrupted does not repeat what it drew at its start, and workers that begin at the same
-moment draw different things.
+Every trial has its own random numbers, which follow from the seed and the number of the trial. This has three effects:
 
-Trials that are still running count as bad ones ("constant liar"), so that workers keep out of each other's way.
+- A study with one worker is reproducible.
+- A study that was interrupted does not repeat the choices of its start.
+- Workers that begin at the same moment draw different values.
 
-Trials that are trained together have to agree in some keys, such as the widths of layers. TPE would go on for ever with
-what the first of them had by chance: all that is known is about that. So these keys are drawn evenly now and then.
+Trials that are still running count as bad ones ("constant liar"), so that workers search in different places.
+
+Trials that are trained together must agree in some keys, such as the widths of layers. TPE would keep the values of
+these keys that chance gave the first trials, because no trial has shown anything else. So these keys are drawn evenly
+from all their values now and then.
 """
 
 import warnings
@@ -24,21 +27,25 @@ from optuna.trial import FrozenTrial
 
 
 class NumberedTPE(BaseSampler):
-    """TPE with random numbers of its own for every trial, and with ways to choose some keys otherwise."""
+    """TPE with separate random numbers for every trial; some keys can be given a value or be drawn evenly."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._held: Mapping[str, Any] = {}
         self._even: Collection[str] = ()
-        self._current: tuple[int, TPESampler, RandomSampler] | None = (
-            None  # of the last trial, with its number
-        )
+        # The number of the last trial, and its samplers.
+        self._current: tuple[int, TPESampler, RandomSampler] | None = None
 
     @contextmanager
     def steered(
         self, *, held: Mapping[str, Any] | None = None, even: Collection[str] = ()
     ) -> Iterator[None]:
-        """In the block, new trials have the values that are held, and some keys are drawn evenly from all values."""
+        """Steer the trials that are drawn in the block.
+
+        Args:
+            held: values that these trials have, by key.
+            even: keys that are drawn evenly from all their values.
+        """
         self._held, self._even = held or {}, even
         try:
             yield
@@ -48,8 +55,8 @@ class NumberedTPE(BaseSampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """What is drawn together."""
-        space = self._of(trial)[0].infer_relative_search_space(study, trial)
+        """Return the keys that TPE draws jointly, each with its distribution."""
+        space = self._samplers_of(trial)[0].infer_relative_search_space(study, trial)
         return {
             key: drawn_from
             for key, drawn_from in space.items()
@@ -59,8 +66,8 @@ class NumberedTPE(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Draw it."""
-        return self._of(trial)[0].sample_relative(study, trial, search_space)
+        """Draw the values of these keys jointly."""
+        return self._samplers_of(trial)[0].sample_relative(study, trial, search_space)
 
     def sample_independent(
         self,
@@ -69,14 +76,14 @@ class NumberedTPE(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """Draw what is left, key by key: everything in the first trials, when nothing is known."""
+        """Draw the value of one key by itself. In the first trials, all keys are drawn in this way."""
         if param_name in self._held:
             return self._held[param_name]
-        tpe, even = self._of(trial)
+        tpe, even = self._samplers_of(trial)
         sampler = even if param_name in self._even else tpe
         return sampler.sample_independent(study, trial, param_name, param_distribution)
 
-    def _of(self, trial: FrozenTrial) -> tuple[TPESampler, RandomSampler]:
+    def _samplers_of(self, trial: FrozenTrial) -> tuple[TPESampler, RandomSampler]:
         if self._current is None or self._current[0] != trial.number:
             seed, other = map(
                 int, np.random.SeedSequence([self._seed, trial.number]).generate_state(2)

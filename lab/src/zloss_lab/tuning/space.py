@@ -1,4 +1,4 @@
-"""What is searched, as data: settings that all trials share, and for the rest where to look.
+"""Spaces of hyper-parameters as data: settings that all trials share, and the values to search for other keys.
 
     [fixed]                                                             a table over the preset
     training.schedule = "linear"
@@ -7,10 +7,10 @@
     [search]                                                            keys of an experiment
     training.lr = { low = 0.03, high = 3.0, log = true }                a range, here evenly in its logarithm
     network.dropout = { low = 0.0, high = 0.5, step = 0.1 }
-    network.context = { low = 4, high = 8 }                             whole numbers, because both ends are
+    network.context = { low = 4, high = 8 }                             whole numbers, because both ends are whole
     network.hidden = { choices = [[512], [512, 256]] }
 
-One file for each loss comes with the lab, in the folder `spaces`; any other is named by its path.
+The lab has one file for each loss, in the folder `spaces`. Any other file is named by its path.
 """
 
 import json
@@ -40,11 +40,11 @@ _WORDS = ("low", "high", "log", "step", "choices")
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """Numbers between two, both included; whole ones where both are written so."""
+    """Numbers from `low` to `high`, both included. They are whole numbers if both ends are written as such."""
 
     low: int | float
     high: int | float
-    log: bool = False  # evenly in the logarithm
+    log: bool = False  # whether the numbers are drawn evenly in their logarithm
     step: int | float | None = None
 
     def __post_init__(self) -> None:
@@ -59,12 +59,12 @@ class Range:
         if self.log and self.step is not None:
             raise ValueError(f"step {self.step} and log do not go together: leave out one of them")
         steps = (self.high - self.low) / self.step if self.step else 0
-        if abs(steps - round(steps)) > 1e-9:  # a step of 0.1 is no exact number
+        if abs(steps - round(steps)) > 1e-9:  # a step such as 0.1 has a rounding error
             raise ValueError(f"from {self.low} to {self.high} is no multiple of step {self.step}")
 
     @property
     def distribution(self) -> BaseDistribution:
-        """What Optuna draws from."""
+        """The distribution that Optuna draws from."""
         if (
             isinstance(self.low, int)
             and isinstance(self.high, int)
@@ -75,12 +75,12 @@ class Range:
 
     @property
     def examples(self) -> tuple[Any, ...]:
-        """Values that stand for all of them in a check, of the kind that Optuna draws."""
+        """Both ends, which stand for all numbers in a check, in the type that Optuna draws."""
         kind = int if isinstance(self.distribution, IntDistribution) else float
         return kind(self.low), kind(self.high)
 
     def setting(self, drawn: Any) -> Any:
-        """The value of the key, from what Optuna drew."""
+        """Return the value of the key for a value that Optuna drew."""
         return drawn
 
 
@@ -96,33 +96,34 @@ class Choices:
 
     @property
     def distribution(self) -> BaseDistribution:
-        """What Optuna draws from."""
+        """The distribution that Optuna draws from."""
         return CategoricalDistribution(self._labels)
 
     @property
     def examples(self) -> tuple[Any, ...]:
-        """Values that stand for all of them in a check."""
+        """All values, for a check."""
         return self.choices
 
     def setting(self, drawn: Any) -> Any:
-        """The value of the key, from what Optuna drew."""
+        """Return the value of the key for a label that Optuna drew."""
         return self.choices[self._labels.index(drawn)]
 
     @property
     def _labels(self) -> list[CategoricalChoiceType]:
-        """What Optuna can store: lists and tables as text."""
+        """The choices in a form that Optuna can store: lists and tables are text."""
         return [
             json.dumps(value) if isinstance(value, list | dict) else value  # type: ignore[misc]
             for value in self.choices
         ]
 
 
-Entry = Range | Choices
+Domain = Range | Choices
+"""The values that a key may have in a search."""
 
 
 @dataclass(frozen=True)
 class Space:
-    """Where hyper-parameters are searched.
+    """Settings that all trials share, and the domains of the keys that are searched.
 
     >>> space = Space.parse({"search": {"training": {"lr": {"low": 0.1, "high": 1.0, "log": True}}}})
     >>> space.search
@@ -135,25 +136,25 @@ class Space:
     """
 
     fixed: Mapping[str, Any]
-    search: Mapping[str, Entry]
+    search: Mapping[str, Domain]  # by dotted key
 
     @classmethod
     def parse(cls, table: Mapping[str, Any]) -> "Space":
-        """From the table of a file."""
+        """Return the space of a table, as a TOML file has it. `ConfigError` says where a table is wrong."""
         for part, value in table.items():
             _check("table of a space", part, _PARTS)
             if not isinstance(value, dict):
                 raise ConfigError(f"[{part}] must be a table, got {value!r}")
         if not table.get("search"):
             raise ConfigError("a space needs a table [search] with something to search")
-        search = {key: _entry(key, value) for key, value in _entries(table["search"])}
+        search = {key: _domain(key, value) for key, value in _searched_keys(table["search"])}
         return cls(table.get("fixed", {}), search)
 
     def without(self, settings: Collection[str]) -> "Space":
-        """The same space where these keys, or tables of keys, are no longer searched."""
+        """Return the same space, but without the search for these keys, or for keys in these tables."""
         left = {
-            key: entry
-            for key, entry in self.search.items()
+            key: domain
+            for key, domain in self.search.items()
             if not any(key == setting or key.startswith(f"{setting}.") for setting in settings)
         }
         if not left:
@@ -162,22 +163,22 @@ class Space:
 
     @property
     def distributions(self) -> dict[str, BaseDistribution]:
-        """What Optuna draws from, by key."""
-        return {key: entry.distribution for key, entry in self.search.items()}
+        """The distributions that Optuna draws from, by key."""
+        return {key: domain.distribution for key, domain in self.search.items()}
 
     def settings(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of keys, from what Optuna drew."""
+        """Return the values of keys for the values that Optuna drew."""
         return {key: self.search[key].setting(value) for key, value in drawn.items()}
 
     def examples(self) -> Iterator[dict[str, Any]]:
-        """Settings in which every key takes each value that stands for the others, one key at a time."""
-        first = {key: entry.examples[0] for key, entry in self.search.items()}
-        for key, entry in self.search.items():
-            yield from (first | {key: value} for value in entry.examples)
+        """Yield settings in which every key takes each of its examples, one key at a time."""
+        first = {key: domain.examples[0] for key, domain in self.search.items()}
+        for key, domain in self.search.items():
+            yield from (first | {key: value} for value in domain.examples)
 
 
 def space_names() -> list[str]:
-    """The spaces that come with the lab."""
+    """Return the names of the spaces that the lab has."""
     return sorted(
         file.name.removesuffix(".toml")
         for file in _folder().iterdir()
@@ -186,7 +187,7 @@ def space_names() -> list[str]:
 
 
 def space_table(name: str) -> dict[str, Any]:
-    """The table of a space, by its name or the path of a TOML file."""
+    """Return the table of a space, given its name or the path of a TOML file."""
     if name.endswith(".toml"):
         return read_toml(Path(name))
     _check("space", name, space_names(), also=", or the path of a TOML file")
@@ -197,16 +198,19 @@ def _folder() -> Any:
     return resources.files("zloss_lab.tuning").joinpath("spaces")
 
 
-def _entries(table: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Ranges, choices and what is neither, by dotted keys: TOML reads `training.lr = {...}` as tables in tables."""
+def _searched_keys(table: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted keys, each with its range, its choices, or a wrong value that the caller refuses.
+
+    TOML reads `training.lr = {...}` as a table in a table.
+    """
     if not isinstance(table, dict) or not table.keys().isdisjoint(_WORDS):
         yield path, table
         return
     for name, value in table.items():
-        yield from _entries(value, f"{path}.{name}" if path else name)
+        yield from _searched_keys(value, f"{path}.{name}" if path else name)
 
 
-def _entry(key: str, table: Any) -> Entry:
+def _domain(key: str, table: Any) -> Domain:
     where = f"search.{key}"
     if not isinstance(table, dict):
         raise ConfigError(

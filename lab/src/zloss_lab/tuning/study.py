@@ -1,12 +1,13 @@
-"""A study: a folder, and a database in which one worker or many keep what their trials have shown.
+"""A study: a folder, and a database in which one worker or many keep the results of their trials.
 
-    study.json      what was asked
-    study.db        SQLite, unless the study lives in a database of the user's
-    runs/00017/     the training run of trial 17, where runs are kept
-    running-00017/  the same while it is trained, where they are not
+    study.json      the plan of the study
+    study.db        the trials in SQLite, unless the user names another database
+    runs/00017/     the training run of trial 17, if runs are kept
+    running-00017/  the training run of trial 17 while it is trained, if runs are not kept
 
-The score of every validation is in the database as soon as it is known, the whole curve of a trial when it ends. A
-worker may end at any moment: the trials that it had at hand count as interrupted, and are made up for.
+The score of every validation is stored as soon as it is known, and the whole curve of a trial when it ends.
+
+A worker may end at any moment. Its running trials then count as interrupted, and new trials take their place.
 """
 
 import dataclasses
@@ -29,12 +30,13 @@ from zloss_lab.tuning.trial_storage import DATABASE, explained, optuna_study
 from zloss_lab.tuning.trials import Trial
 from zloss_lab.tuning.workers import abandoned, signs_of_life
 
-_ASKED = "asked"
-_EXPLORING_ROUNDS = 4  # in which trials that are trained together share what chance gives them; then every other one
+_ASKED = "asked"  # the attribute of an Optuna study that holds the plan which its workers agree in
+# The values of shared keys are drawn evenly in this number of first rounds, and in every other round after them.
+_EXPLORING_ROUNDS = 4
 
 
 class TuningStudy:
-    """A study that is open for work, or to be looked at. Make one with `begin`, open it with `open`."""
+    """An open study. `begin` makes a new one or continues it, `open` reads one that exists."""
 
     def __init__(self, folder: Path, plan: StudyPlan, *, makes: bool) -> None:
         self.folder, self.plan = folder, plan
@@ -48,9 +50,9 @@ class TuningStudy:
     def begin(
         cls, folder: Path, plan: StudyPlan, evaluator: Evaluator | None = None
     ) -> "TuningStudy":
-        """A new study, or the one that is there if it was asked the same. Only the number of trials may change.
+        """Make a study, or open the one in the folder if its plan is the same. Only the number of trials may change.
 
-        What the evaluator that is to work on it cannot train is refused before there is a study.
+        If the evaluator cannot train some trial of the plan, an error is raised before anything is written.
         """
         is_new = not (folder / FILE).exists()
         if is_new:
@@ -58,7 +60,7 @@ class TuningStudy:
         else:
             _require_same(StudyPlan.read(folder), plan, folder)
         plan.check()
-        if is_new:  # nobody opens the text of a study that has nothing left to do
+        if is_new:  # an existing study passed this check, which has to open the whole text
             plan.check_text()
         if evaluator is not None:
             _require_trainable(plan, evaluator)
@@ -67,12 +69,12 @@ class TuningStudy:
             study = cls(folder, plan, makes=True)
             with explained(folder):
                 study._require_same_in_storage()
-            plan.write(folder)  # when all is known to be well
+            plan.write(folder)  # last, when nothing can go wrong any more
         return study
 
     @classmethod
     def open(cls, folder: Path) -> "TuningStudy":
-        """One that exists."""
+        """Open a study that exists."""
         plan = StudyPlan.read(folder)
         if plan.storage is None and not (folder / DATABASE).exists():
             raise RunError(
@@ -81,7 +83,7 @@ class TuningStudy:
         return cls(folder, plan, makes=False)
 
     def _require_same_in_storage(self) -> None:
-        """Workers that have folders of their own may have been asked different things."""
+        """Raise an error where another worker, in a folder of its own, began this study with another plan."""
         asked, ours = self._study.user_attrs.get(_ASKED), self.plan.identity()
         if asked is None:
             self._study.set_user_attr(_ASKED, ours)
@@ -92,11 +94,11 @@ class TuningStudy:
             )
 
     def trials(self) -> list[Trial]:
-        """All trials so far, in the order in which they began."""
+        """Return all trials so far, in the order in which they began."""
         return begun_trials(self._study, self.plan)
 
     def missing(self) -> int:
-        """How many trials are still to be begun. Interrupted ones count for nothing, running ones for what they are."""
+        """Return the number of trials that have still to begin. Running trials count as begun, interrupted ones not."""
         return max(
             0, self.plan.trials - sum(trial.state != "interrupted" for trial in self.trials())
         )
@@ -104,7 +106,7 @@ class TuningStudy:
     def run(
         self, evaluator: Evaluator, *, at_once: int = 1, watch: StudyWatcher | None = None
     ) -> None:
-        """Work until all trials have been begun, `at_once` of them together."""
+        """Work until all trials of the study have begun. Each round trains `at_once` of them at the same time."""
         watch = watch or (lambda _: None)
         _require_trainable(self.plan, evaluator)
         with explained(self.folder), signs_of_life(self._study):
@@ -118,16 +120,14 @@ class TuningStudy:
         return self.missing()
 
     def _remove_leftovers(self) -> None:
-        """The runs of workers that were killed, but not of one that was given up and is there all the same."""
+        """Delete the runs of killed workers. A worker that still holds the lock of its run is alive, and keeps it."""
         ended = {
             f"{PASSING}{trial.number:05d}" for trial in self.trials() if trial.state != "running"
         }
         for place in self.folder.glob(f"{PASSING}*"):
             if place.name in ended:
-                with (
-                    suppress(FileNotFoundError),
-                    locked(place, waits=False) as is_left,
-                ):  # another one may be faster
+                # Another worker may delete the folder at the same moment.
+                with suppress(FileNotFoundError), locked(place, waits=False) as is_left:
                     if is_left:
                         shutil.rmtree(place, ignore_errors=True)
 
@@ -144,7 +144,7 @@ class TuningStudy:
             round_.end(endings)
 
     def _ask(self, evaluator: Evaluator, count: int) -> Iterator[optuna.Trial]:
-        """New trials that can be trained together: what they must share is that of the first."""
+        """Yield new trials that can be trained together: all have the values of the first in the keys they share."""
         distributions = self.plan.searched.distributions
         shared = [key for key in distributions if evaluator.is_shared(key)]
         with self._sampler.steered(even=shared if self._explores(count) else ()):
@@ -156,13 +156,13 @@ class TuningStudy:
             yield trial
 
     def _explores(self, count: int) -> bool:
-        """Whether the next so many trials share what comes, instead of what has been best."""
+        """Return whether the next `count` trials draw their shared keys evenly, instead of from the best values."""
         rounds = len(self._study.get_trials(deepcopy=False)) // count
         return rounds < _EXPLORING_ROUNDS or rounds % 2 == 0
 
 
 def _require_trainable(plan: StudyPlan, evaluator: Evaluator) -> None:
-    """Refuse a study with a trial that would end all others, as the evaluator cannot train it."""
+    """Raise an error where the evaluator cannot train some trial of the plan. Such a trial would end the study."""
     for settings in plan.searched.examples():
         evaluator.check(plan.trial(settings))
 
@@ -170,7 +170,7 @@ def _require_trainable(plan: StudyPlan, evaluator: Evaluator) -> None:
 def _require_new(folder: Path) -> None:
     if not folder.exists():
         return
-    # Another worker may be about to begin the same study, or may have been killed when it was.
+    # These files are left by a worker that begins the same study now, or was killed when it did.
     foreign = [
         file
         for file in folder.iterdir()
@@ -191,7 +191,7 @@ def _require_same(was: StudyPlan, plan: StudyPlan, folder: Path) -> None:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits for the end of the block: between two writes there are trials that belong to nobody."""
+    """Delay Ctrl-C until the end of the block. Between its writes, the storage has trials without a worker."""
     with deferred_interrupt() as is_asked_to_stop:
         yield
         if is_asked_to_stop():

@@ -1,4 +1,4 @@
-"""What is shown of a study: tables of trials, one that changes while it runs, and lines where there is no screen."""
+"""The display of a study: tables of trials, a live table while it runs, and lines where there is no screen."""
 
 import time
 from collections import Counter
@@ -19,11 +19,11 @@ from zloss_lab.tuning.study import TuningStudy
 from zloss_lab.tuning.transfer import Transfer
 from zloss_lab.tuning.trials import Trial, ranked
 
-_SHOWN = 10
+_MOST_SHOWN = 10  # trials of each kind in the live table
 
 
 def trials_table(trials: Iterable[Trial], keys: Iterable[str], score: str) -> Table:
-    """Trials with their state, their best score and their hyper-parameters."""
+    """Return a table of trials: their states, their best scores and their hyper-parameters."""
     keys = list(keys)
     table = Table(box=SIMPLE_HEAD, padding=0)  # eleven columns in a line of 80 characters
     for name in ("trial", "state", score, "epoch", *(_short(key, keys) for key in keys)):
@@ -39,7 +39,7 @@ def trials_table(trials: Iterable[Trial], keys: Iterable[str], score: str) -> Ta
 
 
 def transfer_table(transfers: Sequence[Transfer]) -> Table:
-    """What early scores are worth."""
+    """Return a table of how well early scores predict the final ones."""
     table = Table("score", "epochs", "trials", "rank correlation", "regret")
     for one in transfers:
         table.add_row(
@@ -53,7 +53,7 @@ def transfer_table(transfers: Sequence[Transfer]) -> Table:
 
 
 def trial_row(trial: Trial, score: str) -> dict[str, Any]:
-    """A trial for JSON."""
+    """Return a trial as a mapping for JSON, with its best validation by a score."""
     best = trial.best(score)
     return {
         "trial": trial.number,
@@ -69,7 +69,7 @@ def trial_row(trial: Trial, score: str) -> dict[str, Any]:
 
 
 def shown(score: str, value: float | None) -> str:
-    """A score to read: errors in percent."""
+    """Return a score, or an epoch, as text; errors are in percent."""
     if value is None:
         return ""
     style = (
@@ -85,7 +85,7 @@ def shown(score: str, value: float | None) -> str:
 
 
 def summary(trials: Sequence[Trial], wanted: int) -> str:
-    """How many trials there are of each state."""
+    """Return a line that counts the trials in each state."""
     counts = Counter(trial.state for trial in trials)
     states = ", ".join(f"{count} {state}" for state, count in counts.items()) or "none yet"
     return f"{sum(counts.values()) - counts['interrupted']} of {wanted} trials: {states}"
@@ -93,17 +93,16 @@ def summary(trials: Sequence[Trial], wanted: int) -> str:
 
 @contextmanager
 def watching(study: TuningStudy, console: Console) -> Iterator[StudyWatcher]:
-    """The best trials, kept up to date on a screen; elsewhere a line for each trial that ends."""
+    """Show the best trials in a live table on a screen, and elsewhere a line for each trial that ends."""
     if not console.is_terminal:
         yield lambda trials: _print_lines(trials, study.plan.score, console)
         return
     board = Board(study)
 
     def update(trials: Sequence[Trial]) -> None:
-        given_up = [
-            trial for trial in trials if trial.state == "interrupted"
-        ]  # which no table shows
-        _print_lines(given_up, study.plan.score, console)
+        # The table does not show interrupted trials.
+        interrupted = [trial for trial in trials if trial.state == "interrupted"]
+        _print_lines(interrupted, study.plan.score, console)
         board.update(trials)
 
     with Live(board, console=console, refresh_per_second=2, transient=True):
@@ -111,17 +110,16 @@ def watching(study: TuningStudy, console: Console) -> Iterator[StudyWatcher]:
 
 
 class Board:
-    """The best trials so far, what is running, counts and the time."""
+    """A live table: the best trials so far, the running ones, the number in each state, and the time."""
 
     def __init__(self, study: TuningStudy) -> None:
         self._study, self._began = study, time.monotonic()
         self._trials = study.trials()
-        self._own: dict[
-            int, Trial
-        ] = {}  # with all validations so far; the storage has them when a trial has ended
+        # Trials of this worker with all their validations so far. The storage has these only when a trial has ended.
+        self._own: dict[int, Trial] = {}
 
     def update(self, trials: Sequence[Trial]) -> None:
-        """Something has changed."""
+        """Show these trials as they are now, and all others as the storage has them."""
         self._own |= {trial.number: trial for trial in trials}
         known = self._study.trials()
         self._trials = [
@@ -132,9 +130,9 @@ class Board:
     def __rich__(self) -> Group:
         plan = self._study.plan
         running = [trial for trial in self._trials if trial.state == "running"]
-        best = ranked(self._trials, plan.score)[:_SHOWN]
+        best = ranked(self._trials, plan.score)[:_MOST_SHOWN]
         elapsed = time.strftime("%H:%M:%S", time.gmtime(time.monotonic() - self._began))
-        table = trials_table([*best, *running[-_SHOWN:]], plan.searched.search, plan.score)
+        table = trials_table([*best, *running[-_MOST_SHOWN:]], plan.searched.search, plan.score)
         return Group(table, f"{summary(self._trials, plan.trials)}; {elapsed}")
 
 
@@ -152,7 +150,7 @@ def _print_lines(trials: Sequence[Trial], score: str, console: Console) -> None:
 
 
 def _short(key: str, keys: Sequence[str]) -> str:
-    """The last part of a key, where no other ends so."""
+    """Return the last part of a key, or the whole key if another one has the same last part."""
     last = key.rpartition(".")[2]
     return last if sum(other.rpartition(".")[2] == last for other in keys) == 1 else key
 

@@ -1,8 +1,11 @@
-"""Whether the first validations of a training tell who wins in the end, from the curves of complete trials.
+"""Transfer: a comparison of early scores with final ones, from the curves of complete trials.
 
-For every score, and after the first validation, the second, the fourth and so on: the rank correlation (Spearman)
-between the score then and the best score of the whole training, and the regret, by how much the trial that was ahead
-then is worse in the end than the best one. With a correlation near 1 and no regret, a search needs no more than that.
+Scores are compared after the first validation, the second, the fourth and so on. A comparison has two numbers:
+
+- the rank correlation (Spearman) of the early scores with the best scores of the whole trainings,
+- the regret: the trial that was ahead early is worse in the end than the best trial by this much.
+
+If the correlation is near 1 and the regret near 0, trials may end at this early moment: the search finds the same.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,17 +22,17 @@ LEAST_TRIALS = 3  # two are always in perfect order, or in perfect disorder
 
 @dataclass(frozen=True)
 class Transfer:
-    """What the order of trials at an early moment is worth."""
+    """The comparison of an early order of trials with their final order, by one score."""
 
     score: str
     epochs: float  # after which the trials were compared
     trials: int
-    rank_correlation: float | None  # None where one of the two is the same for all trials
+    rank_correlation: float | None  # None where the early scores, or the final ones, are all equal
     regret: float  # in units of the score
 
 
 def transfers(trials: Sequence[Trial], scores: Sequence[str] = ()) -> list[Transfer]:
-    """For some scores, by default all, at validations 1, 2, 4 and so on."""
+    """Return the comparisons for some scores, by default all, after 1, 2, 4 and so on validations."""
     complete = [trial for trial in trials if trial.state == "complete"]
     found = [
         transfer
@@ -72,7 +75,7 @@ def _transfer(trials: Sequence[Trial], score: str, validations: int) -> Transfer
 
 
 def rank_correlation(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> float | None:
-    """Spearman's: the correlation of the ranks. None where one of the two is constant.
+    """Return Spearman's correlation: that of the ranks. It is None where one of the two is constant.
 
     >>> rank_correlation(np.array([1.0, 2.0, 3.0]), np.array([10.0, 30.0, 20.0]))
     0.5
@@ -83,7 +86,7 @@ def rank_correlation(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> 
 
 
 def _ranks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """From 1 on; equal values share the mean of theirs."""
+    """Return ranks from 1 on. Equal values have the mean of their ranks."""
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks: npt.NDArray[np.float64] = (counts.cumsum() - (counts - 1) / 2)[places]
     return ranks

@@ -1,4 +1,4 @@
-"""Where the trials of a study are kept: SQLite in its folder, or any database that Optuna can use."""
+"""The storage of trials: SQLite in the folder of the study, or any database that Optuna can use."""
 
 import time
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from zloss_lab.tuning.plan import StudyPlan
 DATABASE = "study.db"
 _LOCK_TIMEOUT_S = 60  # for SQLite, which several workers write to
 _OPENING_ATTEMPTS = 5
-# Drivers that pip knows by another name than Python.
+# Drivers whose distributions on PyPI have other names than their modules.
 _PACKAGES = {
     "psycopg": "'psycopg[binary]'",
     "psycopg2": "psycopg2-binary",
@@ -31,8 +31,8 @@ _PACKAGES = {
 def optuna_study(
     folder: Path, plan: StudyPlan, sampler: BaseSampler, *, makes: bool
 ) -> optuna.Study:
-    """The study as Optuna has it. Where it `makes` one, a new one if there is none; else nothing is written."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)  # what happens is told by our own displays
+    """Return the study as Optuna has it. If `makes` is true, a missing one is made; else nothing is written."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # `study_display` shows the progress
     storage, pruner = _storage(folder, plan), NopPruner()  # see pruning.py
     if not makes:
         try:
@@ -54,14 +54,14 @@ def optuna_study(
 
 
 def independent_of_place(url: str) -> str:
-    """The URL of a storage as all workers can use it: a file of SQLite by its whole path, wherever they are started.
+    """Return the URL of a storage with the whole path of an SQLite file, so that it works from any folder.
 
     >>> independent_of_place("postgresql://host/trials")
     'postgresql://host/trials'
     """
     try:
         parsed = make_url(url)
-    except ArgumentError:  # which is told when it is opened
+    except ArgumentError:  # Optuna says what is wrong when it opens the storage
         return url
     if parsed.get_backend_name() != "sqlite":
         return url
@@ -80,14 +80,12 @@ def _storage(folder: Path, plan: StudyPlan) -> RDBStorage:
     if plan.storage is not None:
         return _opened(plan.storage, {})
     url = URL.create("sqlite", database=str(folder / DATABASE)).render_as_string()
-    braces_kept = url.replace("{", "{{").replace(
-        "}", "}}"
-    )  # which Optuna takes for places to fill in
-    return _opened(braces_kept, {"connect_args": {"timeout": _LOCK_TIMEOUT_S}})
+    escaped = url.replace("{", "{{").replace("}", "}}")  # Optuna formats the URL
+    return _opened(escaped, {"connect_args": {"timeout": _LOCK_TIMEOUT_S}})
 
 
 def _opened(url: str, engine_options: dict[str, Any]) -> RDBStorage:
-    """Tried again where it fails: workers that begin at the same moment make the same tables."""
+    """Open a storage, in several attempts: workers that begin at the same moment try to make the same tables."""
     for attempt in range(_OPENING_ATTEMPTS):
         try:
             return RDBStorage(url, engine_kwargs=engine_options)
@@ -96,13 +94,13 @@ def _opened(url: str, engine_options: dict[str, Any]) -> RDBStorage:
             time.sleep(0.1 * 2**attempt)
         except ImportError as error:
             raise RunError(
-                f"no driver for the storage {url.partition(':')[0]}: {_missing(error)}"
+                f"no driver for the storage {url.partition(':')[0]}: {_missing_driver(error)}"
             ) from error
     raise refused
 
 
-def _missing(error: ImportError) -> str:
-    """What to install, where that is known."""
+def _missing_driver(error: ImportError) -> str:
+    """Return the message of an import error, with the package to install if the error names a module."""
     cause = error.__cause__ or error
     name = getattr(cause, "name", None)
     return (
@@ -114,7 +112,7 @@ def _missing(error: ImportError) -> str:
 
 @contextmanager
 def explained(folder: Path) -> Iterator[None]:
-    """Say in a line what is wrong with a storage."""
+    """Turn an error of the database or of Optuna into a `RunError` of one line."""
     try:
         yield
     except (SQLAlchemyError, optuna.exceptions.OptunaError) as error:

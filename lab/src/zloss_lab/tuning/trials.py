@@ -1,4 +1,4 @@
-"""What is known of the trials of a study, and which of them was the best by any score."""
+"""Trials of a study: their states, hyper-parameters and scores, and their order by any score."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,9 +14,8 @@ from zloss_lab.tuning.space import Space
 CURVE, ENDING, WHY = "curve", "ending", "why"
 
 TrialStatus = Literal["running", "complete", "pruned", "diverged", "failed", "interrupted"]
-ValidationScores = Mapping[
-    str, float | None
-]  # by name, with the epoch; None for what is no finite number
+# Scores of a validation by name, and its epoch. An infinite score, or one that is not a number, is None.
+ValidationScores = Mapping[str, float | None]
 
 _STATES: dict[TrialState, TrialStatus] = {
     TrialState.RUNNING: "running",
@@ -29,18 +28,18 @@ _STATES: dict[TrialState, TrialStatus] = {
 
 @dataclass(frozen=True)
 class Trial:
-    """One choice of hyper-parameters, and what came of it."""
+    """One choice of hyper-parameters, and its results."""
 
     number: int
     state: TrialStatus
     settings: dict[str, Any]  # by dotted keys
     curve: list[ValidationScores]  # of all validations, in order
-    why: str  # it broke off, where it did
-    seconds: float | None  # once it has ended
+    why: str  # the reason of a trial that diverged, failed or was interrupted
+    seconds: float | None  # None while it runs
 
     @classmethod
     def of(cls, frozen: FrozenTrial, space: Space) -> "Trial":
-        """From what the storage has of it."""
+        """Return the trial that Optuna's storage has."""
         attributes = frozen.user_attrs
         return cls(
             number=frozen.number,
@@ -52,22 +51,22 @@ class Trial:
         )
 
     def best(self, score: str) -> ValidationScores | None:
-        """Its best validation by a score, or None where it has none."""
+        """Return the best validation by a score, or None where no validation has this score."""
         return best_validation(self.curve, score)
 
     def value(self, score: str) -> float | None:
-        """The best score that it reached."""
+        """Return the best value of a score, or None where no validation has it."""
         best = self.best(score)
         return None if best is None else best[score]
 
     @property
     def is_judged(self) -> bool:
-        """Whether it has the scores that its hyper-parameters deserve, as far as anybody wanted to know."""
+        """True if the scores of the trial can be compared with others: it is complete, or was pruned."""
         return self.state in ("complete", "pruned")
 
 
 def cost(scores: ValidationScores, score: str) -> float:
-    """A score as something to be made small; infinite where it is no finite number."""
+    """Return a score as a cost: smaller is better. The cost of a missing score is infinite."""
     value = scores.get(score)
     if value is None:
         return math.inf
@@ -75,7 +74,7 @@ def cost(scores: ValidationScores, score: str) -> float:
 
 
 def best_validation(curve: Iterable[ValidationScores], score: str) -> ValidationScores | None:
-    """The one with the best score, or None where no validation has it.
+    """Return the validation with the best score, or None where no validation has it.
 
     >>> best_validation([{"epoch": 1, "mrr": 0.2}, {"epoch": 2, "mrr": 0.3}], "mrr")
     {'epoch': 2, 'mrr': 0.3}
@@ -85,13 +84,13 @@ def best_validation(curve: Iterable[ValidationScores], score: str) -> Validation
 
 
 def ranked(trials: Iterable[Trial], score: str) -> list[Trial]:
-    """Those that were judged by this score, the best first."""
+    """Return the trials that have this score and are judged, the best first."""
     judged = [trial for trial in trials if trial.is_judged and trial.best(score) is not None]
     return sorted(judged, key=lambda trial: cost(trial.best(score) or {}, score))
 
 
 def scores_of(epoch: float, evaluation: Evaluation) -> ValidationScores:
-    """What is kept of a validation."""
+    """Return the scores of an evaluation that a study keeps."""
     record = evaluation.to_record()
     kept = {
         name: value
@@ -102,7 +101,7 @@ def scores_of(epoch: float, evaluation: Evaluation) -> ValidationScores:
 
 
 def score_names(trials: Sequence[Trial]) -> list[str]:
-    """The scores that the validations of these trials have."""
+    """Return the names of the scores that the validations of these trials have."""
     return list(
         dict.fromkeys(
             name for trial in trials for scores in trial.curve for name in scores if name != "epoch"

@@ -1,9 +1,12 @@
-"""Who works on a study, and who no longer does.
+"""Workers: the processes that train the trials of a study.
 
-A trial carries the name of the process that runs it. That process leaves the time in the study every minute. A trial
-is abandoned when its process is known to be gone, on the same machine at once, or has not been heard of for long. A
-worker that comes along marks it as failed, so that nobody waits for it and its neighbourhood is searched again. A
-process that was there all the same, behind a broken network, lets go of the trial when it finds out.
+A trial holds the name of its worker. Every worker writes the time into the storage of the study once a minute.
+
+A trial is abandoned when its worker has ended, or has written no time for 15 minutes. That a worker has ended can only
+be seen on the same machine. The next worker marks an abandoned trial as failed. Then no worker waits for it, and
+similar hyper-parameters may be tried again.
+
+A worker behind a broken network may be taken for dead. It stops its trial when it finds out.
 """
 
 import os
@@ -17,32 +20,32 @@ from contextlib import contextmanager, suppress
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-WORKER = "worker"  # the attribute of a trial
+WORKER = "worker"  # the attribute of a trial with the name of its worker
 _EVERY_S = 60.0
 _SILENCE_S = 900.0
 GIVEN_UP = "another worker has given it up: this one was not heard of for too long"
-# Tells this process from one with the same number before it, such as that of a container that was restarted.
+# Distinguishes this process from an earlier one with the same number, such as in a container that was restarted.
 _OWN_MARK = uuid.uuid4().hex[:8]
 
 
 def own_name() -> str:
-    """This process, as a worker."""
+    """Return the name of this process as a worker."""
     return f"{socket.gethostname()}:{os.getpid()}:{_OWN_MARK}"
 
 
 @contextmanager
 def signs_of_life(study: Study) -> Iterator[None]:
-    """Tell the study from time to time that this worker is there."""
+    """Write the time into the storage once a minute, until the end of the block."""
     name, is_over = own_name(), threading.Event()
 
-    def tell() -> None:
+    def write_regularly() -> None:
         while not is_over.wait(_EVERY_S):
-            # A storage that fails now may do so no more in a minute. If it does, those hear of it who need it.
+            # A storage that fails now may work in a minute. If it does not, the next write of a score raises the error.
             with suppress(Exception):
                 study.set_user_attr(name, time.time())
 
     study.set_user_attr(name, time.time())
-    thread = threading.Thread(target=tell, daemon=True)
+    thread = threading.Thread(target=write_regularly, daemon=True)
     thread.start()
     try:
         yield
@@ -52,7 +55,7 @@ def signs_of_life(study: Study) -> Iterator[None]:
 
 
 def abandoned(study: Study) -> list[FrozenTrial]:
-    """The trials that nobody works on any more."""
+    """Return the running trials whose workers have ended or are silent."""
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     if not running:
         return []
@@ -65,7 +68,7 @@ def _is_abandoned(trial: FrozenTrial, heard: dict[str, float]) -> bool:
     worker = trial.user_attrs.get(WORKER)
     if worker is not None:
         return _is_lost(worker, heard.get(worker, started))
-    # Of one that has not yet said so, or was killed before it could. This process is not beginning any.
+    # Some worker has begun this trial, but has not written its name yet or was killed before. It is not this process.
     others = [name for name in heard if name != own_name()]
     return _is_long_ago(started) or all(_is_lost(name, heard[name]) for name in others)
 
@@ -79,9 +82,10 @@ def _is_long_ago(moment: float) -> bool:
 
 
 def _is_gone(worker: str) -> bool:
-    """Whether it is known to have ended: only that of a process on the same machine can be."""
+    """Return whether a worker is known to have ended. This can only be known on the same machine."""
     host, pid, mark = worker.rsplit(":", 2)
-    if host != socket.gethostname() or os.name == "nt":  # where asking for a process would end it
+    # On Windows, `os.kill` would end the process.
+    if host != socket.gethostname() or os.name == "nt":
         return False
     if int(pid) == os.getpid():
         return mark != _OWN_MARK
@@ -89,6 +93,6 @@ def _is_gone(worker: str) -> bool:
         os.kill(int(pid), 0)
     except ProcessLookupError:
         return True
-    except PermissionError:  # of another user
+    except PermissionError:  # it is a process of another user
         return False
     return False

@@ -1,19 +1,20 @@
-"""Training a stack: epochs, validations, and trials that end before the others.
+"""Training of a stack: epochs, validations, and trials that end before the others.
 
-A trial ends early when its loss, its weights or its scores of targets are no longer finite, or when the judge of the
-caller says so after a validation. It is ignored from then on, and taken out as soon as a good part of the stack is
-idle. What is left goes on as it would have done with the others still there, to the last bit where torch computes an
-element in the same way wherever in a tensor it stands: on a CPU, with batches of whole vectors, such as 32 or 256.
+A trial ends early when its loss, its weights or its scores of targets are no longer finite. It also ends when the
+caller's judge ends it after a validation. From then on it is ignored. When a good part of the stack is idle, the trials
+that have ended are taken out.
 
-On a GPU no training is repeated to the last bit, as the embeddings add up rows in no fixed order. Under the Z-loss that
-can grow: its gradient is divided by the deviation of the logits, so where dropout leaves next to nothing of a narrow
-layer, two trainings of one trial may validate differently, captured or not.
+The other trials go on as if all were still there. They are equal to the last bit on a CPU if a batch fills whole vector
+registers, such as 32 or 256 examples. Only then does torch compute all elements of a tensor in the same way.
+
+On a GPU, two trainings of one trial differ in their last bits, because the embeddings add up rows in no fixed order.
+Under the Z-loss such differences can grow, because its gradient is divided by the deviation of the logits. If dropout
+leaves next to nothing of a narrow layer, the validations may differ, with CUDA graphs and without.
 """
 
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -26,6 +27,7 @@ from zloss_lab.networks import NgramNetwork
 from zloss_lab.sidebyside.batches import StackedBatches
 from zloss_lab.sidebyside.dropout import DropoutNumbers
 from zloss_lab.sidebyside.network import StackedNetwork
+from zloss_lab.sidebyside.outcomes import TrialOutcome, Validation
 from zloss_lab.sidebyside.stacked_ranking import evaluate_stack
 from zloss_lab.sidebyside.trial_settings import TrialSettings, check_score, check_trials
 from zloss_lab.sidebyside.weights import StackedWeights
@@ -39,59 +41,23 @@ from zloss_lab.training import (
     linear_factor,
 )
 
-# Of a stack that may be idle before it is made smaller: that copies its weights, and captures its step anew.
+# The share of a stack that may be idle before it is made smaller, which copies its weights and captures its step anew.
 _IDLE_SHARE = 0.25
 
-# Told the number of epochs that are done and the latest validation of every trial, None for those that have ended;
+# Called with the number of epochs done and the latest validation of every trial, None for trials that have ended;
 # returns the trials to end.
 StackJudge = Callable[[int, list[Evaluation | None]], Collection[int]]
-
-
-@dataclass(frozen=True)
-class Validation:
-    """How well a trial did after so many steps."""
-
-    step: int
-    epoch: float
-    evaluation: Evaluation
-
-
-@dataclass
-class TrialOutcome:
-    """What became of a trial."""
-
-    experiment: Experiment
-    validations: list[Validation] = field(default_factory=list)
-    diverged: bool = False  # its loss, its weights or its scores of targets were no longer finite
-    pruned: bool = False  # the judge ended it
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it has, before its last step."""
-        return self.diverged or self.pruned
-
-    @property
-    def best(self) -> Validation | None:
-        """Its best validation by `training.score`; None where it diverged before the first."""
-        return self.best_by(self.experiment.training.score)
-
-    def best_by(self, score: str) -> Validation | None:
-        """Its best validation by any score, the first of them where they are equal."""
-        cost = replace(self.experiment.training, score=score).cost
-        return min(
-            self.validations, key=lambda validation: cost(validation.evaluation), default=None
-        )
 
 
 class SideBySide:
     """Experiments that are trained together.
 
     Args:
-        experiments: the trials, which agree in all but some keys: see `zloss_lab.sidebyside.trial_settings`.
-        scores: by which the best weights of every trial are kept too, beside `training.score`: a copy of all weights
-            for each.
-        watch: told of the progress every `training.log_every` steps and after each validation: the words per second of
-            all trials, and otherwise the figures of the trial that is ahead.
+        experiments: the trials, which differ in some keys only: see `zloss_lab.sidebyside.trial_settings`.
+        scores: more scores beside `training.score`. For each score, the best weights of every trial are kept, which
+            takes a copy of all weights.
+        watch: called with the progress every `training.log_every` steps and after each validation. The words per second
+            are of all trials, all other numbers of the trial with the best validation.
     """
 
     def __init__(
@@ -107,7 +73,7 @@ class SideBySide:
         self.outcomes = [TrialOutcome(experiment) for experiment in experiments]
         self.step = 0
         self._watch = watch or (lambda _: None)
-        self._first = experiments[0]  # which speaks for all in what they agree in
+        self._first = experiments[0]  # for all settings that the trials share
         self.device = device_of(self._first.device)
         self._corpus = Corpus.open(Path(self._first.corpus))
         self._validation = batches_of(
@@ -118,21 +84,21 @@ class SideBySide:
         self.batches = StackedBatches(batches, seeds=seeds)
         self.network = self._stack_of(StackedWeights.of(self._networks()))
         self._dropout = self._dropout_numbers(seeds)
-        # Weights of all trials by score, each at its best validation.
+        # Weights of all trials by score, each trial at its best validation.
         kept = dict.fromkeys((self._first.training.score, *scores))
         self._best = {score: self.network.weights.clone() for score in kept}
-        self.trials = list(range(len(experiments)))  # which ones are in the stack
+        self.trials = list(range(len(experiments)))  # the numbers of the trials in the stack
         self._lr_factor = 1.0
         self._replay = self._captured_step()
-        self._since = time.perf_counter(), 0  # the speed was last told, and the step then
+        self._since = time.perf_counter(), 0  # the time and the step of the last report of speed
 
     @property
     def last_step(self) -> float:
-        """Where training ends."""
+        """The step at which training ends."""
         return self._first.training.last_step(len(self.batches))
 
     def train(self, judge: StackJudge | None = None) -> list[TrialOutcome]:
-        """Take all steps. After each validation but the last, the judge says which trials end."""
+        """Take all steps. After each validation except the last, the judge returns the trials to end."""
         training = self._first.training
         self._since = time.perf_counter(), self.step
         while self.step < self.last_step and self._running():
@@ -151,13 +117,13 @@ class SideBySide:
         trials: Sequence[int] | None = None,
         limit: int | None = None,
     ) -> list[Evaluation | None]:
-        """Trials on a split, each with the weights of its best validation; None where there was none.
+        """Evaluate trials on a split, each with the weights of its best validation. A trial without one gives None.
 
         Args:
-            split: of the corpus.
-            score: by which the weights are best: `training.score`, or one of those that were asked for.
-            trials: some of them, by default all.
-            limit: the same sample of at most so many examples for all trials; by default all examples.
+            split: the name of the split.
+            score: the score by which the weights are best: `training.score` (the default), or one of `scores`.
+            trials: the trials to evaluate; by default all.
+            limit: the most examples to take, in the same sample for all trials; by default all examples.
         """
         score = score or self._first.training.score
         if score not in self._best:
@@ -176,13 +142,13 @@ class SideBySide:
     # ---- steps -------------------------------------------------------------------------------------------------------
 
     def _networks(self) -> Iterator[NgramNetwork]:
-        """With the weights that `fit` would start from."""
+        """Yield the network of each trial, with the weights from which `fit` would start."""
         for outcome in self.outcomes:
             torch.manual_seed(outcome.experiment.training.seed)
             yield build_network(outcome.experiment, self._corpus, self.device)
 
     def _stack_of(self, weights: StackedWeights) -> StackedNetwork:
-        """All trials, whether they have ended or not."""
+        """Return a stack of all trials with these weights, with trials that have ended."""
         network = self._first.network
         experiments = [outcome.experiment for outcome in self.outcomes]
         settings = TrialSettings.of(experiments, len(self._corpus.vocabulary), self.device)
@@ -199,7 +165,7 @@ class SideBySide:
         )
 
     def _captured_step(self) -> Callable[[], Tensor]:
-        # Not a method: a stack that referred to itself would keep its memory until Python looks for such things.
+        # Not a method: a stack that refers to itself would keep its memory until Python collects cycles.
         network, batches, dropout = self.network, self.batches, self._dropout
 
         def step() -> Tensor:
@@ -209,7 +175,7 @@ class SideBySide:
         return zloss.CapturedStep(step) if is_captured else step
 
     def take_step(self) -> Tensor:  # (trials in the stack,)
-        """One step of all trials; the losses stay on the device."""
+        """Take one step of all trials, and return their losses, on the device."""
         factor = linear_factor(self.step, self.last_step)
         if factor != self._lr_factor:
             self._lr_factor = factor
@@ -243,7 +209,7 @@ class SideBySide:
             self.outcomes[trial].pruned |= not self.outcomes[trial].has_ended
 
     def _make_room(self) -> None:
-        """Take out the trials that have ended, once they are many."""
+        """Take out the trials that have ended, if they are a good part of the stack."""
         running = self._running()
         if not running or len(self.trials) - len(running) < _IDLE_SHARE * len(self.trials):
             return
@@ -272,20 +238,20 @@ class SideBySide:
         self._make_room()
 
     def _keep_best(self, trial: int, row: int) -> None:
-        """Keep its weights for the scores by which its last validation is the best so far."""
+        """Copy the weights of a trial for every score by which its last validation is its best."""
         outcome = self.outcomes[trial]
         for score, weights in self._best.items():
             if outcome.best_by(score) is outcome.validations[-1]:
                 weights.copy_trial_(trial, self.network.weights, row)
 
     def _evaluations(self) -> list[Evaluation | None]:
-        """Of all trials, None for those that have ended, and for those that turn out to have diverged."""
+        """Return the evaluation of every trial; None if it has ended, or if the scores show that it has diverged."""
         results: list[Evaluation | None] = [None] * len(self.outcomes)
         if self._running():
             limit = self._first.training.validation_examples
             of_rows = evaluate_stack(self.network, self._validation, limit=limit)
             by_trial = dict(zip(self.trials, of_rows, strict=True))
-            self._note_diverged()  # now, as the scores may be the first to show it
+            self._note_diverged()  # again, because the scores may be the first to show it
             for trial in self._running():
                 results[trial] = by_trial[trial]
         return results
@@ -299,7 +265,7 @@ class SideBySide:
         self._tell(leader, by_trial[leader], None)
 
     def _leader(self) -> int:
-        """The trial with the best validation so far; any before the first one."""
+        """Return the trial with the best validation so far; any trial before the first validation."""
         cost = self._first.training.cost
         costs = {
             trial: cost(best.evaluation) if (best := self.outcomes[trial].best) else math.inf
@@ -321,7 +287,7 @@ class SideBySide:
         self._watch(progress)
 
     def _words_per_second(self) -> float:
-        """Of all trials together, since the last call."""
+        """Return the words per second of all trials together, since the last call."""
         then, step = self._since
         now = time.perf_counter()
         self._since = now, self.step
