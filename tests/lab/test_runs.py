@@ -12,12 +12,12 @@ import torch
 from safetensors import SafetensorError
 
 from zloss_lab import durable, runs
-from zloss_lab.runs import Checkpoint, Run, RunError
+from zloss_lab.runs import Run, RunCheckpoint, RunError
 
 
-def checkpoint(step: int, best_step: int | None = None) -> Checkpoint:
+def checkpoint(step: int, best_step: int | None = None) -> RunCheckpoint:
     state = {"step": step, "schedule": {"best_step": best_step}}
-    return Checkpoint(step, {"weight": torch.full((2, 3), float(step))}, state)
+    return RunCheckpoint(step, {"weight": torch.full((2, 3), float(step))}, state)
 
 
 @pytest.fixture
@@ -41,23 +41,6 @@ def test_old_checkpoints_go_and_the_best_stays(run: Run) -> None:
         run.save(checkpoint(step, best_step=20 if step >= 20 else None), keep=2)
     assert run.steps() == [20, 40, 50]
     assert run.load(run.best_step).step == 20
-
-
-def test_the_best_of_an_early_version(run: Run) -> None:
-    """It was noted in a file of its own, after the checkpoint was written."""
-    for step in (10, 20):
-        run.save(
-            Checkpoint(step, {"weight": torch.zeros(1)}, {"step": step, "schedule": {"best": 0.5}}),
-            keep=5,
-        )
-    (run.folder / "best.json").write_text('{"step": 10, "score": 0.5}')
-    assert run.best_step == 10
-    run.save(
-        Checkpoint(30, {"weight": torch.zeros(1)}, {"step": 30, "schedule": {"best": 0.5}}), keep=1
-    )
-    assert run.steps() == [10, 30]
-    run.save(checkpoint(40, best_step=40), keep=1)
-    assert (run.best_step, run.steps()) == (40, [40])
 
 
 def test_metrics_are_cut_off_where_a_run_resumes(run: Run) -> None:

@@ -28,7 +28,7 @@ from zloss_lab.inspection.plotting import plot_runs
 from zloss_lab.inspection.run_table import run_row
 from zloss_lab.inspection.trained_model import TrainedModel
 from zloss_lab.networks import NetworkConfig
-from zloss_lab.runs import Checkpoint, Run, RunError
+from zloss_lab.runs import Run, RunCheckpoint, RunError
 from zloss_lab.training import (
     DivergedError,
     Experiment,
@@ -185,7 +185,7 @@ def test_killed_while_the_best_is_saved(
     assert 10 < best < 100, "not a case"
     write = Run.save
 
-    def killed(run: Run, checkpoint: Checkpoint, *, keep: int) -> None:
+    def killed(run: Run, checkpoint: RunCheckpoint, *, keep: int) -> None:
         if checkpoint.step != best:
             return write(run, checkpoint, keep=keep)
         if moment == "after":
@@ -257,23 +257,6 @@ def test_a_checkpoint_that_is_damaged_or_of_a_later_version(
         fit(resumed(run.folder), run.folder, resume=True)
     shutil.rmtree(path.parent)
     assert fit(resumed(run.folder), run.folder, resume=True).steps() == [2, 4]
-
-
-def test_a_run_of_an_early_version_goes_on(corpus: Path, tmp_path: Path) -> None:
-    """Its checkpoints do not know the best: a file beside them did."""
-    run = fit(experiment(corpus), tmp_path / "run")
-    best = run.best_step
-    for step in run.steps():
-        path = run.folder / "checkpoints" / f"{step:09d}" / "state.json"
-        state = json.loads(path.read_text())
-        del state["schedule"]["best_step"]
-        path.write_text(json.dumps(state))
-    (run.folder / "best.json").write_text(json.dumps({"step": best, "score": 0.5}))
-    longer = experiment(corpus, steps=61, score="top_1_error")
-    (run.folder / "config.json").write_text(json.dumps(to_table(longer)))
-    fit(longer, run.folder, resume=True)
-    assert run.best_step in (best, 61)
-    assert run.load(run.best_step).state["schedule"]["best"] is not None
 
 
 def test_a_run_goes_on_that_knows_nothing_of_later_keys(corpus: Path, tmp_path: Path) -> None:
@@ -601,38 +584,26 @@ def test_a_run_may_be_made_longer(corpus: Path, tmp_path: Path) -> None:
 
 
 def test_weights_of_another_config_are_refused_in_words(corpus: Path, tmp_path: Path) -> None:
-    """Of an early run, too, whose checkpoints do not know their config."""
     run = fit(experiment(corpus, steps=4), tmp_path / "run")
     edit(run, network__hidden=[17], training__steps=8)
     told = "the config is not the one these weights were trained with: size mismatch for "
     with pytest.raises(RunError, match=told):
         TrainedModel.load(run.folder)
-    forget_config(run)
-    with pytest.warns(UserWarning, match="early version"), pytest.raises(RunError, match=told):
-        fit(resumed(run.folder), run.folder, resume=True)
 
 
-def forget_config(run: Run) -> None:
-    """As in the last checkpoint of an early version."""
-    path = run.folder / "checkpoints" / f"{run.steps()[-1]:09d}" / "state.json"
-    state = json.loads(path.read_text())
-    del state["config"]
-    path.write_text(json.dumps(state))
-
-
-def test_what_cannot_be_checked_is_said(corpus: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["config", "seconds", "optimizers", "schedule"])
+def test_a_checkpoint_without_a_part_of_its_state_is_refused(
+    key: str, corpus: Path, tmp_path: Path
+) -> None:
     run = fit(experiment(corpus, steps=4), tmp_path / "run")
-    forget_config(run)
-    edit(run, training__lr=0.7, training__steps=8)
-    with pytest.warns(
-        UserWarning,
-        match=r"early version, .* whether .*config.json is what it was trained with cannot",
-    ):
-        fit(resumed(run.folder), run.folder, resume=True)
-    edit(run, training__lr=0.1, training__steps=12)
+    path = run.folder / "checkpoints" / "000000004" / "state.json"
+    state = json.loads(path.read_text())
+    del state[key]
+    path.write_text(json.dumps(state))
+    edit(run, training__steps=8)
     with pytest.raises(
-        RunError, match=r"training.lr in .* is 0.1, and the run was trained with 0.7"
-    ):  # known by now
+        RunError, match=f"000000004 cannot be used: .*{'corpus' if key == 'config' else key}"
+    ):
         fit(resumed(run.folder), run.folder, resume=True)
 
 

@@ -1,7 +1,7 @@
-"""The demonstration: real text, a network trained for a few minutes, and what it has learnt.
+"""The demonstration: train a small network on real text for a few minutes, and show what it has learnt.
 
-The State of the Union addresses come with a small package from PyPI, so that nothing else is needed from the network.
-What is already there is not done again: an interrupted demonstration goes on where it stopped.
+The text is the State of the Union addresses. They are the data of a small package from PyPI, so no other download is
+needed. Steps that are done already are not repeated: an interrupted demonstration continues where it stopped.
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ BEGINNINGS = ("the state of the", "i ask the congress to", "we have the stronges
 
 
 def run_demo(folder: Path, console: Console) -> None:
-    """Prepare, train, evaluate, predict and plot."""
+    """Prepare the text, train, evaluate, predict and plot."""
     corpus = demo_corpus(folder / "corpus", console)
     console.print(corpus_table(corpus))
     run = trained_run(corpus, folder / "run", console)
@@ -42,18 +42,18 @@ def run_demo(folder: Path, console: Console) -> None:
 
 
 def demo_corpus(folder: Path, console: Console) -> Corpus:
-    """Return the prepared addresses; where their package is missing, say how to go on without it."""
+    """Return the prepared addresses. If their package is missing, the error says how to continue without it."""
     try:
         with byte_bar(console) as watch:
             return prepare("sotu", folder, progress=watch)
     except CorpusError as error:
         raise CorpusError(
-            f"{error}\nOr train on a text of yours: zloss data prepare TEXT --to FOLDER; zloss train --help"
+            f"{error}\nOr train on a text of your own: zloss data prepare TEXT --to FOLDER; zloss train --help"
         ) from error
 
 
 def trained_run(corpus: Corpus, folder: Path, console: Console) -> Run:
-    """The run in the folder, begun or continued."""
+    """Start the run in the folder or continue it, and return it when it has ended."""
     is_begun = (folder / "config.json").exists()
     experiment = (
         resumed(folder)

@@ -1,4 +1,7 @@
-"""Experiments from presets, TOML files and settings on the command line, each over the one before."""
+"""Experiments from a preset, a TOML file and settings on the command line.
+
+The file changes values of the preset, and the settings change values of both.
+"""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -15,13 +18,13 @@ DEFAULT_PRESET = "small"
 
 
 def preset_names() -> list[str]:
-    """The presets that come with the lab."""
+    """Return the names of the presets of the lab."""
     files = resources.files("zloss_lab").joinpath("presets").iterdir()
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
 
 def preset(name: str) -> dict[str, Any]:
-    """The table of a preset."""
+    """Return the table of a preset."""
     try:
         check_name("preset", name, preset_names())
     except ValueError as error:
@@ -41,7 +44,7 @@ def preset_network(name: str) -> NetworkConfig:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The table of a file."""
+    """Return the table of a TOML file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -50,7 +53,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """`training.lr=0.1` and the like, with values as in TOML; a word without quotes is a string.
+    """Parse settings such as `training.lr=0.1`. Values are written as in TOML, but a word needs no quotes.
 
     >>> parse_settings(["training.lr=0.1", "network.hidden=[64, 32]", "network.head.head=dense"])
     {'training.lr': 0.1, 'network.hidden': [64, 32], 'network.head.head': 'dense'}
@@ -80,7 +83,7 @@ def build_experiment(
     file: Path | None = None,
     settings: Sequence[str] = (),
 ) -> Experiment:
-    """The experiment that a preset, a file over it and settings over both describe."""
+    """Return the experiment of a preset, changed by a TOML file and then by settings."""
     files = () if file is None else (read_toml(file),)
     return from_table(
         Experiment, build_table(preset_name, files, parse_settings(settings)) | {"corpus": corpus}
@@ -90,7 +93,7 @@ def build_experiment(
 def build_table(
     preset_name: str, tables: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A preset, tables over it and settings by dotted keys over all: an experiment but for the corpus."""
+    """Return a preset, changed by tables and then by settings with dotted keys: an experiment without its corpus."""
     table = preset(preset_name)
     for above in tables:
         table = _merged(table, above)
@@ -103,7 +106,7 @@ def build_table(
 
 
 def _placed(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The settings, where all of them start with a table; else say which one was meant."""
+    """Return the settings. A key without its table, such as `lr`, is an error that suggests the full key."""
     tables = {
         name: table
         for name, table in to_table(Experiment(corpus="")).items()
@@ -126,7 +129,10 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 
 def _staying(below: Mapping[str, Any], above: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What stays of a table under another: no options of a head under one with another name or loss."""
+    """Return the part of a table that remains valid below another table.
+
+    If the other table names another head or loss, the options of this head and loss do not remain.
+    """
     named = {name: above[name] for name in ("head", "loss") if isinstance(above.get(name), str)}
     if all(below.get(name) == value for name, value in named.items()):
         return below

@@ -1,4 +1,4 @@
-"""Hidden layers, and SGD on them that never forms the gradients of their weights."""
+"""Hidden layers, and plain SGD on them without gradients of the weights in memory."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,9 +12,8 @@ from zloss.optim import PlainSGD
 from zloss.precision import tf32_products
 from zloss_lab import kernels
 
-GradientFactors = list[
-    tuple[Tensor, Tensor]
-]  # pairs (gradient of what is rectified, x): their products are gradients
+# Pairs (gradient of W x + b, x). The product of a pair is a gradient of W.
+GradientFactors = list[tuple[Tensor, Tensor]]
 
 
 class RectifiedLinear(nn.Linear):
@@ -23,10 +22,10 @@ class RectifiedLinear(nn.Linear):
     Args:
         in_features: width of x.
         out_features: width of the layer.
-        tf32: products in TF32 where the device has it, forward and backward, whatever the global setting is. That is
-            global in torch; here it holds during these products only, so that the head keeps its precision.
-        device: where it is made.
-        dtype: of the parameters.
+        tf32: compute the products in TF32, forward and backward, if the device supports it. The setting of torch is
+            global; here it is switched during these products only, so that the head keeps its precision.
+        device: device of the parameters.
+        dtype: type of the parameters.
     """
 
     def __init__(
@@ -40,9 +39,8 @@ class RectifiedLinear(nn.Linear):
     ) -> None:
         super().__init__(in_features, out_features, device=device, dtype=dtype)
         self.tf32 = tf32
-        self.grad_factors: GradientFactors | None = (
-            None  # where these are kept, no gradient of the weight is formed
-        )
+        # If this is a list, the backward pass adds factors to it and makes no gradient of the weight.
+        self.grad_factors: GradientFactors | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         if torch.is_autocast_enabled(x.device.type):
@@ -52,13 +50,13 @@ class RectifiedLinear(nn.Linear):
 
 
 class HiddenSGD(PlainSGD):
-    """Plain SGD on hidden layers: `weight -= lr * grad^T x` is a single product, which adds to the weight in place.
+    """Plain SGD on hidden layers, where `weight -= lr * grad^T x` is one product that is added to the weight in place.
 
     A gradient in memory would be written, read and added: for wide layers and small batches that takes as long as the
-    product. Such weights have no `.grad`, so that nothing can clip it.
+    product itself. The weights have no `.grad`, so their gradients cannot be clipped.
 
     Args:
-        layers: all of whose parameters are trained.
+        layers: the hidden layers, whose parameters are trained.
         lr: learning rate.
         weight_decay: L2 penalty.
     """
@@ -89,7 +87,7 @@ class HiddenSGD(PlainSGD):
             parameter.add_(parameter.grad, alpha=-lr)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients, in whatever form."""
+        """Drop the gradients and the factors of gradients."""
         super().zero_grad(set_to_none)
         for layer in self._layers.values():
             if layer.grad_factors:
@@ -97,7 +95,10 @@ class HiddenSGD(PlainSGD):
 
 
 class _Rectified(torch.autograd.Function):
-    """`F.relu(F.linear(x, weight, bias))` with few launches: the product adds the bias, and one takes both back."""
+    """`F.relu(F.linear(x, weight, bias))` with few kernel launches.
+
+    The product adds the bias. On a GPU one kernel computes the gradients of the rectifier and of the bias.
+    """
 
     @staticmethod
     def forward(
@@ -128,7 +129,10 @@ class _Rectified(torch.autograd.Function):
 
 
 def _grad_through_relu(grad: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Of what y is rectified from, and its sum over the examples, which is the gradient of the bias."""
+    """Return the gradient of W x + b, where `y = relu(W x + b)`, and the gradient of b.
+
+    The gradient of b is the sum of the first one over the examples.
+    """
     if grad.device.type == "cuda" and kernels.available():
         masked, total = kernels.load("rectified").grad_through_relu(grad, y)
         return masked, total

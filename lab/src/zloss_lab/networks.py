@@ -1,15 +1,15 @@
-"""Feed-forward n-gram language models: embeddings of the context side by side, hidden layers, and any head.
+"""Feed-forward n-gram language models: concatenated embeddings of the context, hidden layers, and any head.
 
     network = NgramNetwork(NetworkConfig(), num_classes=10_000)
     optimizers = network.optimizers("sgd", lr=1.0, output_lr=20.0)
     loss = network.learn(context, target, optimizers)       # (B, n), (B,) -> ()
 
-The trunk is everything below the head. Its products may run in TF32 or bfloat16, its parameters are float32, and the
-head gets float32. Gradients of the embeddings have rows for the words of the batch only, as sparse tensors.
+The trunk is the part below the head. Its products may be in TF32 or bfloat16, its parameters are float32, and the
+input of the head is float32. Gradients of the embeddings are sparse tensors, with rows for the words of the batch only.
 
-Weights of hidden layers start as He et al. (2015) found right for ReLU, normal with variance 2 / fan-in, and biases as
-0, so that the activations of all layers are of the size of the embeddings. Those are normal with deviation
-`embedding_scale`. The head starts as it would by itself, but for a factor, `output_scale`.
+The embeddings start normal with standard deviation `embedding_scale`. The weights of hidden layers start normal with
+variance 2 / fan-in (He et al., 2015), and the biases start at 0. So the activations of all layers are as large as the
+embeddings. The head starts with its usual weights times `output_scale`.
 
 Shape letters: B examples, n words of context, E width of an embedding, H width of the last hidden layer, C classes.
 """
@@ -37,7 +37,7 @@ TrunkPrecision = Literal["float32", "tf32", "bf16"]
 HeadPrecision = Literal["float32", "tf32"]
 TrunkOptimizer = Literal["sgd", "adam"]
 
-# Heads that can start at another scale than their own.
+# Heads whose initial weights may be multiplied by `output_scale`.
 SCALABLE_HEADS = ("dense", "factored", "gram")
 
 
@@ -46,14 +46,15 @@ class NetworkConfig:
     """The shape of a network.
 
     Args:
-        context: n, words that the next one is predicted from.
-        embedding: E.
-        hidden: widths of the hidden layers, the last of which is H.
-        dropout: share of the activations of every hidden layer that are dropped in training.
-        embedding_scale: deviation of the embeddings that a network starts with.
-        output_scale: factor of the weights that the head starts with; for the `SCALABLE_HEADS`.
-        precision: of the products of the trunk. "tf32" has an effect on GPUs only: a CPU computes in float32 then.
-        head_precision: of the products of the head in training. A factored head has its own, whatever this says.
+        context: n, the number of words that the next word is predicted from.
+        embedding: E, the width of the embedding of a word.
+        hidden: widths of the hidden layers. The last one is H.
+        dropout: share of the activations of each hidden layer that are dropped in training.
+        embedding_scale: standard deviation of the initial embeddings.
+        output_scale: factor of the initial weights of the head, for the heads in `SCALABLE_HEADS`.
+        precision: precision of the products of the trunk. "tf32" has an effect on GPUs only.
+        head_precision: precision of the products of the head in training. It has no effect on a factored head, which
+            sets its own precision.
         head: the output layer and its loss.
     """
 
@@ -61,7 +62,7 @@ class NetworkConfig:
     embedding: int = 128
     hidden: tuple[int, ...] = (512, 256)
     dropout: float = 0.0
-    # Short runs on Penn Treebank (600 steps, one seed) put it ahead of 1; 0.03 and 0.3 are too close to tell apart.
+    # In short runs on Penn Treebank (600 steps, one seed) 0.1 was better than 1; 0.03 and 0.3 were about equal to it.
     embedding_scale: float = 0.1
     output_scale: float = 1.0
     precision: TrunkPrecision = "float32"
@@ -94,7 +95,7 @@ class NetworkConfig:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Width of every layer below the output: all embeddings together, then the hidden layers."""
+        """The width of each layer below the output: the concatenated embeddings, then the hidden layers."""
         return (self.context * self.embedding, *self.hidden)
 
 
@@ -102,10 +103,10 @@ class NgramNetwork(nn.Module):
     """A language model that predicts a word from the n words before it.
 
     Args:
-        config: its shape.
-        num_classes: C, words in the vocabulary.
-        counts: how often each occurs, (C,), for heads that treat frequent words better.
-        device: where it is made.
+        config: shape of the network.
+        num_classes: C, the number of words in the vocabulary.
+        counts: number of occurrences of each word, (C,). Some heads use them to treat frequent words differently.
+        device: device of the parameters.
 
     >>> network = NgramNetwork(NetworkConfig(context=3, embedding=4, hidden=(8,)), 100)
     >>> context, target = torch.randint(100, (5, 3)), torch.randint(100, (5,))
@@ -138,7 +139,7 @@ class NgramNetwork(nn.Module):
 
     @torch.no_grad()
     def reset_trunk(self) -> None:
-        """Draw new weights for all layers but the output."""
+        """Draw new weights for all layers except the output."""
         self.embedding.weight.normal_(std=self.config.embedding_scale)
         for layer in self.layers:
             assert isinstance(layer, nn.Linear)
@@ -155,7 +156,7 @@ class NgramNetwork(nn.Module):
         return loss
 
     def hidden(self, context: Tensor) -> Tensor:  # (B, n) -> (B, H)
-        """What the head sees of a context."""
+        """Return the output of the last hidden layer, which is the input of the head."""
         self._check(context)
         h = self.embedding(context).flatten(1)
         with self._products(h.device):
@@ -173,21 +174,23 @@ class NgramNetwork(nn.Module):
         clip: float | None = None,
         head_products: Callable[[], AbstractContextManager[Any]] | None = None,
     ) -> Tensor:
-        """One step of all that `optimizers` gave; returns the loss before it.
+        """Train on one batch, and return its loss before the step.
 
-        While the step is captured as a CUDA graph, the head learns beside the way down: neither fills the GPU.
+        In a CUDA graph, the step of the head runs in parallel with the backward pass of the trunk, because neither
+        fills the GPU alone.
 
         Args:
             context, target: the batch.
-            optimizers: as the network gave them.
-            clip: norm of the gradient of the whole network, if it is to be clipped.
-            head_products: a context for what the head computes, in place of one for its precision.
+            optimizers: the list that the method `optimizers` returned.
+            clip: the largest norm of the gradient of the whole network. None does not clip.
+            head_products: makes a context manager for the computations of the head. It replaces the context that
+                sets `head_precision`.
         """
         *of_trunk, of_head = optimizers
         if clip is not None and any(isinstance(optimizer, HiddenSGD) for optimizer in of_trunk):
             raise ValueError(
-                f"clip={clip} needs the gradients of all layers, and these optimizers form none of hidden layers: get "
-                "them with optimizers(..., forms_gradients=True)"
+                f"clip={clip} needs the gradients of all layers, but these optimizers make none for hidden layers: use "
+                "network.optimizers(..., forms_gradients=True)"
             )
         hidden, branch = self.hidden(context), Branch()
         top = hidden.detach().requires_grad_()
@@ -218,16 +221,18 @@ class NgramNetwork(nn.Module):
         output_weight_decay: float = 0.0,
         forms_gradients: bool = True,
     ) -> list[Optimizer]:
-        """Optimizers that together train everything.
+        """Return optimizers that together train the whole network. The last one is for the head, plain SGD.
 
         Args:
-            trunk: of all layers below the head, plain SGD or Adam; for the embeddings in a form for row-sparse
-                gradients. Sparse Adam waits for the device at every step, and so is nothing for a CUDA graph.
-            lr: of the trunk.
-            output_lr: of the head, which is trained by plain SGD; that of the trunk where it is not given.
-            weight_decay: of the hidden layers. The embeddings have none: it would change every row at every step.
-            output_weight_decay: of the head; refused by those with row-sparse gradients.
-            forms_gradients: whether hidden layers get gradients that can be clipped. SGD does without, and is faster.
+            trunk: "sgd" or "adam" for all layers below the head. The embeddings get a variant for row-sparse
+                gradients. Sparse Adam waits for the GPU at every step, so a CUDA graph cannot capture it.
+            lr: learning rate of the trunk.
+            output_lr: learning rate of the head. The default is `lr`.
+            weight_decay: weight decay of the hidden layers. The embeddings have none, because it would change every
+                row at every step.
+            output_weight_decay: weight decay of the head. Heads with row-sparse gradients refuse it.
+            forms_gradients: make gradients of the hidden layers in memory, which clipping needs. Without them SGD is
+                faster.
         """
         check_name("optimizer", trunk, get_args(TrunkOptimizer))
         rows, dense = list(self.embedding.parameters()), list(self.layers.parameters())
@@ -236,7 +241,7 @@ class NgramNetwork(nn.Module):
             layers = [layer for layer in self.layers if isinstance(layer, RectifiedLinear)]
             optimizers.append(HiddenSGD(layers, lr, weight_decay=weight_decay))
         elif dense and trunk == "sgd":
-            # Weight decay in the same launch.
+            # A fused step applies the weight decay in the same kernel launch.
             fused = True if dense[0].is_cuda else None
             optimizers.append(SGD(dense, lr=lr, weight_decay=weight_decay, fused=fused))
         elif dense:
@@ -245,7 +250,7 @@ class NgramNetwork(nn.Module):
         return [*optimizers, self.head.sgd(output_lr, weight_decay=output_weight_decay)]
 
     def _products(self, device: torch.device) -> AbstractContextManager[Any]:
-        # Each weight is used once, so that a cache of converted ones would only be in the way of CUDA graphs.
+        # A cache of converted weights saves nothing, because each weight is used once, and it disturbs CUDA graphs.
         is_bf16 = self.config.precision == "bf16"
         return (
             torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
@@ -263,7 +268,9 @@ class NgramNetwork(nn.Module):
             )
         if context.is_floating_point() or context.is_complex() or context.dtype == torch.bool:
             raise ValueError(f"context must hold integer class indices, got dtype {context.dtype}")
-        if context.device.type == "cpu" and context.numel():  # a GPU would have to be waited for
+        if (
+            context.device.type == "cpu" and context.numel()
+        ):  # on a GPU the check would wait for the device
             least, most = (int(bound) for bound in context.aminmax())
             if least < 0 or most >= self.num_classes:
                 bad = least if least < 0 else most
@@ -277,10 +284,10 @@ class NgramNetwork(nn.Module):
 
 @torch.no_grad()
 def scale_head(head: Head, factor: float) -> None:
-    """Multiply all weights of one of the `SCALABLE_HEADS`, its bias among them."""
-    if factor == 1:  # also where a head cannot be scaled
+    """Multiply all weights and the bias of a head by a factor. Other factors than 1 are for the `SCALABLE_HEADS`."""
+    if factor == 1:  # also for a head that cannot be scaled
         return
     for parameter in head.parameters():
         parameter.mul_(factor)
     if isinstance(head, SphericalOutput) and isinstance(head.layer, FactoredLinear):
-        head.layer.adopt_rows()  # what it knows of its rows was about those before
+        head.layer.adopt_rows()  # the statistics of the layer were made from the old rows

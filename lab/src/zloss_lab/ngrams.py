@@ -1,17 +1,17 @@
-"""N-grams of a text as batches on a device: the last n words and the word to predict, in a seeded order.
+"""N-grams of a text as batches on a device: n words of context and the word to predict, in a seeded order.
 
     batches = NgramBatches(corpus.split("train"), context=6, batch_size=250, device="cuda", seed=1)
     context, target = batches.batch(epoch=0, index=17)      # (B, n), (B,): a pure function of seed, epoch and index
 
-Nothing is prepared but the tokens themselves, in the narrow type of their file: contexts are cut out of them on the
-device, batch by batch, without a loop over examples. On a CPU the array is used where it is, memory-mapped or not; on
-a GPU a batch is one launch where Triton is installed.
+Only the tokens themselves are held, in the narrow type of their file. Contexts are cut out of them on the device,
+batch by batch, without a loop over examples. On a CPU the array is used in place, memory-mapped or not. On a GPU a
+batch is one kernel launch if Triton is installed.
 
-Two modes. **Running** text: example t predicts token t + n from the n before it, across the ends of sentences. By
-**sentence**: every token is predicted, from the words of its own sentence alone, with `padding` for those that would
-stand before it; a sentence ends with the token `boundary`, which is predicted too.
+There are two modes. In the mode `running`, example t predicts token t + n from the n tokens before it, across the ends
+of sentences. In the mode `sentence`, every token is predicted from the words of its own sentence only. The token
+`padding` fills the context before the start of a sentence. The token `boundary` ends a sentence, and is predicted too.
 
-Inside a CUDA graph, use `at(index)` with an index that is a tensor on the device, and `start(epoch)` between replays.
+Inside a CUDA graph, call `at(index)` with a tensor on the device as the index, and `start(epoch)` between replays.
 
 Shape letters: B examples, n words of context.
 """
@@ -35,7 +35,7 @@ NgramBatch = tuple[Tensor, Tensor]  # contexts (B, n), targets (B,), both int64
 
 
 class Ngrams:
-    """The n-grams of a text by number, 0 .. len - 1 in the order of the text.
+    """The n-grams of a text, numbered 0 .. len - 1 in the order of the text.
 
     >>> ngrams = Ngrams(torch.tensor([5, 6, 0, 7]), context=2, mode="sentence", boundary=0, padding=0)
     >>> ngrams.read(torch.arange(4))
@@ -62,7 +62,7 @@ class Ngrams:
             raise ValueError(
                 f"a text of {len(self.tokens)} tokens has no example with {context} words of context"
             )
-        # Of the context and the target, from the number of the example.
+        # Places of the context and the target in the text, relative to the number of the example.
         first = 0 if mode == "running" else -context
         self._offsets = torch.arange(first, first + context + 1, device=self.tokens.device)
 
@@ -70,7 +70,7 @@ class Ngrams:
         return self._length
 
     def read(self, examples: Tensor) -> NgramBatch:  # (B,) int64
-        """Contexts and targets of these examples."""
+        """Return the contexts and targets of these examples."""
         places = examples[:, None] + self._offsets
         if self.mode == "running":
             window = self._tokens_at(places)
@@ -78,15 +78,15 @@ class Ngrams:
         window = self._tokens_at(places.clamp_min(0))
         context, target = window[:, :-1], window[:, -1]
         ends = (context == self.boundary) | (places[:, :-1] < 0)
-        # Where a sentence ends here or further on, the target belongs to a later one.
+        # If a sentence ends at a word or between it and the target, the word belongs to an earlier sentence.
         is_foreign = ends.flip(1).cumsum(1).flip(1) > 0
-        assert self.padding is not None, "checked when it was made"
+        assert self.padding is not None, "checked in __init__"
         return context.masked_fill(is_foreign, self.padding), target
 
     def _tokens_at(self, places: Tensor) -> Tensor:
         narrow = self.tokens[places]
         bits = 8 * narrow.itemsize
-        # Ids are unsigned, but torch gathers signed integers only: the mask undoes their sign.
+        # Token ids are unsigned, but torch gathers signed integers only: the mask removes the sign.
         return narrow.long() if bits == 64 else narrow.long() & (2**bits - 1)
 
 
@@ -94,18 +94,19 @@ class NgramBatches:
     """Batches of n-grams, in an order that is a pure function of seed and epoch.
 
     Args:
-        tokens: class ids, a numpy array (a memmap, say) or a tensor of any integer type, one-dimensional. Negative
-            numbers of a signed type are read as unsigned ones.
-        context: n, words before the one to predict.
+        tokens: class ids in one dimension, a numpy array (also a memory map) or a tensor of any integer type. Negative
+            numbers of a signed type are read as unsigned numbers.
+        context: n, the number of words before the word to predict.
         batch_size: B.
-        mode: "running" or "sentence", see above.
-        boundary: the token at the end of every sentence; needed by sentence.
-        padding: the token that stands for words before a sentence; needed by sentence.
-        device: where batches are made. Elsewhere than the tokens, these are copied there once.
-        seed: of the order.
-        shuffle: another order every epoch, in full batches only, where the examples left over are others every time.
-            Without it all examples in the order of the text, the last batch being what is left.
-        sample: so many examples, drawn once and for all; not with shuffle. A smaller sample is the beginning of a
+        mode: "running" or "sentence", see the top of this file.
+        boundary: the token at the end of every sentence. The mode "sentence" needs it.
+        padding: the token that fills a context before the start of a sentence. The mode "sentence" needs it.
+        device: the device that batches are made on. Tokens on another device are copied to it once.
+        seed: seed of the order.
+        shuffle: take a new order in every epoch, in full batches only. The examples that are left over differ from
+            epoch to epoch. Without `shuffle` all examples come in the order of the text, and the last batch may be
+            smaller.
+        sample: number of examples of a fixed random sample, without `shuffle`. A smaller sample is the beginning of a
             larger one.
 
     >>> batches = NgramBatches(torch.arange(100), context=3, batch_size=10)
@@ -137,7 +138,7 @@ class NgramBatches:
         self._arrange(batch_size, shuffle, sample)
 
     def _arrange(self, batch_size: int, shuffle: bool, sample: int | None) -> None:
-        """Decide on the order."""
+        """Set the size of a batch and the order of the examples."""
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         if sample is not None and (shuffle or sample < 1):
@@ -160,16 +161,16 @@ class NgramBatches:
 
     @property
     def population(self) -> int:
-        """The number of n-grams in the text; `examples` is less where there is a sample of them only."""
+        """The number of n-grams in the text. For a sample, `examples` is smaller."""
         return len(self.ngrams)
 
     @property
     def device(self) -> torch.device:
-        """Where batches are made."""
+        """The device that batches are made on."""
         return self.ngrams.tokens.device
 
     def __len__(self) -> int:
-        """Batches an epoch."""
+        """Return the number of batches in an epoch."""
         return (
             self.examples // self.batch_size
             if self.shuffle
@@ -177,17 +178,20 @@ class NgramBatches:
         )
 
     def batch(self, epoch: int, index: int) -> NgramBatch:
-        """A batch of an epoch; without shuffle every epoch is the same."""
+        """Return a batch of an epoch. Without `shuffle` all epochs are the same."""
         self.start(epoch)
         return self.at(index)
 
     def start(self, epoch: int) -> None:
-        """Change over to the order of an epoch, in place, if it is not there yet."""
+        """Switch to the order of an epoch, in place, if it is not the current one."""
         if self.shuffle and self._order is not None and self._order.epoch != epoch:
             self._order.start(epoch)
 
     def at(self, index: int | Tensor) -> NgramBatch:
-        """A batch of the epoch that was started. An index on the device, () int64, is not checked: a full batch."""
+        """Return a batch of the current epoch.
+
+        An index that is a tensor on the device, () int64, is not checked, and must be the index of a full batch.
+        """
         rows = self.batch_size
         if not isinstance(index, Tensor):
             if not 0 <= index < len(self):
@@ -200,7 +204,7 @@ class NgramBatches:
 
     def _in_one_launch(self, index: int | Tensor, rows: int) -> NgramBatch:
         ngrams = self.ngrams
-        batch: NgramBatch = kernels.load("ngrams").batch(
+        batch: NgramBatch = kernels.load("ngram_batches").batch(
             ngrams.tokens,
             index if isinstance(index, Tensor) else torch.full((), index, device=self.device),
             rows=rows,
@@ -212,13 +216,16 @@ class NgramBatches:
         return batch
 
     def sampled(self, sample: int, *, batch_size: int | None = None) -> "NgramBatches":
-        """A fixed sample of the same text, for a quick evaluation; all of it is in order. Shares the tokens."""
+        """Return batches of a fixed random sample of the same text, for a quick evaluation. The tokens are shared.
+
+        A sample of all examples comes in the order of the text.
+        """
         other = copy.copy(self)
         other._arrange(batch_size or self.batch_size, shuffle=False, sample=sample)
         return other
 
     def __iter__(self) -> Iterator[NgramBatch]:
-        """The batches of the epoch that was started."""
+        """Return an iterator over the batches of the current epoch."""
         return (self.at(index) for index in range(len(self)))
 
 
@@ -233,7 +240,7 @@ def _check_mode(mode: str, boundary: int | None, padding: int | None) -> None:
 
 
 def _on_device(tokens: TokenSource, device: torch.device | str | None) -> Tensor:
-    """The tokens as a tensor of a signed type of the same width, not copied where they are there already."""
+    """Return the tokens on the device, as signed integers of the same width; they are copied only if necessary."""
     if not isinstance(tokens, Tensor):
         tokens = _as_tensor(tokens)
     if (
@@ -250,7 +257,10 @@ def _on_device(tokens: TokenSource, device: torch.device | str | None) -> Tensor
 
 
 def _as_tensor(tokens: np.ndarray[Any, Any]) -> Tensor:
-    """Shares the memory. Nothing here ever writes into it, so that torch need not warn of a read-only array."""
+    """Return a tensor that shares the memory of the array.
+
+    Nothing in this file writes to it, so the warning of torch about a read-only array is not shown.
+    """
     if (
         not isinstance(tokens, np.ndarray)
         or tokens.dtype.kind not in "iu"

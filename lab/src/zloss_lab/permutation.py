@@ -1,13 +1,13 @@
-"""A seeded permutation of [0, N) in O(sqrt(N)) memory: shuffles hundreds of millions of examples without listing them.
+"""A seeded permutation of [0, N) in O(sqrt(N)) memory, which shuffles hundreds of millions of examples without a list.
 
-With a = ceil(sqrt(N)), a number below a^2 is two digits in base a, and a Feistel network mixes them:
+With a = ceil(sqrt(N)), a number below a^2 has two digits in base a. A Feistel network mixes them:
 
     (high, low)  <-  (low, (high + F_r(low)) mod a)        r = 1 .. 4
 
-A round can be undone whatever F_r is, so this is a bijection of [0, a^2). With tables of random digits for F_r, four
-rounds look random (Luby and Rackoff, 1988). An image in [N, a^2), of which there are fewer than 2 a, goes through the
-network again until it falls below N: that makes a bijection of [0, N). Where each of them ends is tabulated beforehand,
-so that a batch needs no loop, and a GPU no word with the host.
+A round can be inverted whatever F_r is, so this is a bijection of [0, a^2). With tables of random digits for F_r, four
+rounds look random (Luby and Rackoff, 1988). Fewer than 2 a images are in [N, a^2). They go through the network again
+until they are below N, which makes a bijection of [0, N). A table holds the final image of each of them, so a batch
+needs no loop, and a GPU need not wait for the host.
 """
 
 import math
@@ -20,19 +20,19 @@ _ROUNDS = 4
 
 
 class Permutation:
-    """A permutation for every epoch, a pure function of size, seed and epoch; the same one on every device.
+    """A permutation for every epoch: a pure function of size, seed and epoch, equal on all devices.
 
     Args:
         size: N.
         seed: an integer >= 0.
-        device: where positions are looked up.
+        device: device of the tables and of the positions.
 
     >>> permutation = Permutation(6, seed=1)
     >>> sorted(permutation(torch.arange(6)).tolist())
     [0, 1, 2, 3, 4, 5]
     """
 
-    epoch: int  # the one that it is the permutation of
+    epoch: int  # the epoch of the current permutation
 
     def __init__(self, size: int, *, seed: int, device: torch.device | str | None = None) -> None:
         if size < 1:
@@ -46,7 +46,7 @@ class Permutation:
         self.start(0)
 
     def start(self, epoch: int) -> None:
-        """Become the permutation of this epoch, in place: a CUDA graph that looks up positions sees the new one."""
+        """Switch to the permutation of an epoch, in place: a CUDA graph that was captured before uses the new one."""
         if epoch < 0:
             raise ValueError(f"epoch must be an integer >= 0, got {epoch}")
         digits = _random_digits(self._digits.shape[1], self.seed, epoch)
@@ -56,11 +56,11 @@ class Permutation:
 
     @property
     def tables(self) -> tuple[Tensor, Tensor]:  # (rounds, a), (a^2 - N,)
-        """All that a kernel needs to know: the tables F_r, and where the images from N on end up."""
+        """The tables for a kernel: F_r, and the final images for the images from N on."""
         return self._digits, self._returns
 
     def __call__(self, positions: Tensor) -> Tensor:  # int64, of any shape
-        """What stands at these positions, each of them in [0, N)."""
+        """Return the elements at these positions. Positions and elements are in [0, N)."""
         image = _mixed(positions, self._digits)
         if not len(self._returns):
             return image
@@ -69,13 +69,13 @@ class Permutation:
 
 
 def _random_digits(base: int, seed: int, epoch: int) -> Tensor:  # (rounds, base)
-    """The tables F_r, from raw bits: unlike random integers, numpy promises that these never change."""
+    """Return the tables F_r. They come from raw bits, which numpy promises never to change between versions."""
     bits = np.random.PCG64(np.random.SeedSequence([seed, epoch])).random_raw(_ROUNDS * base)
     return torch.from_numpy((bits % np.uint64(base)).astype(np.int64)).reshape(_ROUNDS, base)
 
 
 def _mixed(numbers: Tensor, digits: Tensor) -> Tensor:
-    """The Feistel network."""
+    """Return the images of numbers under the Feistel network."""
     base = digits.shape[1]
     high, low = numbers // base, numbers % base
     for table in digits:
@@ -84,10 +84,10 @@ def _mixed(numbers: Tensor, digits: Tensor) -> Tensor:
 
 
 def _returns(digits: Tensor, size: int) -> Tensor:  # (base^2 - size,)
-    """Where the walk from each of size .. base^2 - 1 first falls below size.
+    """Return the final image of each number in size .. base^2 - 1: the first one of its walk that is below size.
 
-    Every round doubles the steps taken, so that a walk through all of them needs few. A cycle that never falls below is
-    never entered from below either: its entries mean nothing.
+    Every round of the loop doubles the number of steps, so few rounds cover the longest walk. A cycle that never falls
+    below size is never entered from below size either, so its entries are never read.
     """
     ends = _mixed(torch.arange(size, digits.shape[1] ** 2), digits)
     for _ in range(len(ends).bit_length()):

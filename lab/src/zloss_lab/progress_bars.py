@@ -1,4 +1,4 @@
-"""Bars on a screen for work that takes time."""
+"""Progress bars in the terminal."""
 
 import math
 from collections.abc import Iterator
@@ -22,7 +22,10 @@ from zloss_lab.training.progress import TrainingProgress, TrainingWatcher
 
 @contextmanager
 def training_bar(console: Console) -> Iterator[TrainingWatcher]:
-    """A bar with the time left, words a second, loss, learning rate and the condition of the factors."""
+    """Show the progress of a training, and yield the function that updates it.
+
+    The bar has the time left, words per second, loss, learning rate and the condition number of the factors.
+    """
     columns = (
         SpinnerColumn(),
         BarColumn(None),
@@ -31,9 +34,8 @@ def training_bar(console: Console) -> Iterator[TrainingWatcher]:
         TextColumn("{task.fields[figures]}"),
     )
     with _once_used(Progress(*columns, console=console, expand=True)) as bar:
-        task = bar.add_task(
-            "", total=None, figures="", visible=False
-        )  # until there is something to see
+        # Invisible until the first report.
+        task = bar.add_task("", total=None, figures="", visible=False)
 
         def watch(progress: TrainingProgress) -> None:
             bar.start()
@@ -48,7 +50,7 @@ def training_bar(console: Console) -> Iterator[TrainingWatcher]:
             pace = f"{progress.words_per_second:,.0f} words/s"
             figures = f"{pace}  loss {progress.loss:.3f}  lr {progress.lr:.3g}{condition}"
             bar.update(task, completed=progress.step, figures=figures, visible=True)
-            # By `update` none would mean the total of before.
+            # `update(total=None)` would keep the old total.
             bar.tasks[0].total = progress.steps if math.isfinite(progress.steps) else None
 
         yield watch
@@ -56,7 +58,7 @@ def training_bar(console: Console) -> Iterator[TrainingWatcher]:
 
 @contextmanager
 def byte_bar(console: Console) -> Iterator[ByteWatcher]:
-    """A bar over bytes of text."""
+    """Show the progress in bytes, and yield the function that updates it."""
     with _once_used(
         Progress(
             TextColumn("{task.description}"),
@@ -76,7 +78,7 @@ def byte_bar(console: Console) -> Iterator[ByteWatcher]:
 
 @contextmanager
 def count_bar(console: Console, what: str) -> Iterator[CountWatcher]:
-    """A bar over things that are counted."""
+    """Show the progress in things that `what` names, and yield the function that updates it."""
     columns = (TextColumn(what), BarColumn(None), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
@@ -85,7 +87,10 @@ def count_bar(console: Console, what: str) -> Iterator[CountWatcher]:
 
 @contextmanager
 def _once_used(bar: Progress) -> Iterator[Progress]:
-    """A bar that leaves no trace where it is never started: mistakes are found first, and say so in one line."""
+    """Stop a progress bar after the block if it was started.
+
+    A bar that was never started leaves no trace, so a mistake that is found first shows one line of error only.
+    """
     try:
         yield bar
     finally:

@@ -1,4 +1,4 @@
-"""Records: files with one JSON object on each line, and the dataclasses that say what such a line holds.
+"""Records: files with one JSON object on each line, and dataclasses that define the fields of such a line.
 
 A kind of record is a frozen dataclass that inherits from `Recordable`. Its fields are the keys of the JSON object. The
 writer and the reader of a file use the same class, so that they cannot disagree:
@@ -83,7 +83,7 @@ def _check_finite(value: Any, where: str) -> None:
 
 
 def provenance(device: torch.device) -> Record:
-    """Where and with what a measurement was made."""
+    """Return the device, the versions and the commit of a measurement."""
     versions = {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -101,7 +101,7 @@ def provenance(device: torch.device) -> Record:
 
 
 def write_records(path: Path, records: Iterable[Record | Recordable]) -> None:
-    """Replace the file at once, so that an interrupted run never leaves half of one."""
+    """Replace the file in one moment, so that an interrupted program never leaves half of it."""
     lines = (one.to_record() if isinstance(one, Recordable) else one for one in records)
     write_file(path, "".join(json.dumps(line) + "\n" for line in lines))
 
@@ -131,10 +131,8 @@ def read_records_as(kind: type[AnyRecordable], path: Path) -> list[AnyRecordable
 def _read_line(path: Path, number: int, line: bytes) -> Record:
     try:
         record = json.loads(line)
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # what is no UTF-8, has a number without end or is nested too deep
+    # ValueError: bytes that are not UTF-8, or a number with too many digits. RecursionError: nested too deep.
+    except (ValueError, RecursionError) as error:
         raise ValueError(
             f"line {number} of {path} is no JSON, {error}: restore or delete the line"
         ) from error
@@ -146,20 +144,21 @@ def _read_line(path: Path, number: int, line: bytes) -> Record:
 
 
 def _commit() -> str:
-    """The commit that is measured, `+` where files differ from it; `ZLOSS_COMMIT` names it outside a checkout.
+    """Return the commit of this checkout, with a `+` if files differ from it.
 
-    An installed copy may lie in a repository of others, whose commits say nothing of it: git has to know this file.
+    The environment variable `ZLOSS_COMMIT` names the commit outside of a checkout. An installed copy may lie inside
+    the repository of another project. Therefore this file must be known to git, else the commit is "unknown".
     """
     if named := os.environ.get("ZLOSS_COMMIT"):
         return named
     try:
         _git("ls-files", "--error-unmatch", Path(__file__).name)
-        but_records = (
+        all_but_records = (
             ":(top)",
             ":(top,exclude)benchmarks/records",
             ":(top,exclude)reproduction/records",
         )
-        changed = _git("status", "--porcelain", "--untracked-files=no", "--", *but_records)
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", *all_but_records)
         new = _git("ls-files", "--others", "--exclude-standard", "--", ":(top)src", ":(top)lab")
         return _git("rev-parse", "--short", "HEAD") + ("+" if changed or new else "")
     except (OSError, subprocess.CalledProcessError):

@@ -1,15 +1,15 @@
-"""A run: one folder with everything that a training run leaves behind, readable by whoever gets it.
+"""A run: one folder with all files of a training.
 
-    config.json               what was asked for, every field
-    metrics.jsonl             one object a line: training and validation, with the step
-    events.out.tfevents...    the same for TensorBoard
-    checkpoints/000012000/    tensors.safetensors and state.json, complete or not there
+    config.json               the configuration with all its fields
+    metrics.jsonl             a JSON object on each line: training and validation, with the step
+    events.out.tfevents...    the same metrics for TensorBoard
+    checkpoints/000012000/    tensors.safetensors and state.json
 
-No file here needs pickle. Checkpoints and config are written in whole or not at all; lines of metrics beyond the
-checkpoint that a run resumes from are cut off, because they will come again.
+No file needs pickle to be read. The config and each checkpoint are complete or absent. If a run resumes from a
+checkpoint, lines of metrics of later steps are removed, because training will write them again.
 
-Which checkpoint is the best is known by the last one (`schedule.best_step` in its state.json). That of the best step is
-written with that mark in it, so that no moment is a bad one to be killed at.
+The last checkpoint names the best one, as `schedule.best_step` in its state.json. The checkpoint of the best step names
+itself. So the process may be killed at any moment, and the best checkpoint is still known.
 """
 
 import json
@@ -30,12 +30,12 @@ _TENSORS, _STATE = "tensors.safetensors", "state.json"
 
 
 class RunError(ValueError):
-    """Something about a run folder that its user has to know or to change."""
+    """A problem with a run, which the message explains to the user."""
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """Everything needed to go on, or to use the network."""
+class RunCheckpoint:
+    """The content of a checkpoint: everything that training needs to continue, or a user to apply the network."""
 
     step: int
     tensors: dict[str, Tensor]
@@ -51,40 +51,42 @@ class Run:
         self._resumed_at: int | None = None
 
     def create(self, config: Mapping[str, Any]) -> "Run":
-        """Begin a new run; an existing one is never overwritten."""
+        """Write the config of a new run. An existing run is never overwritten."""
         self.require_new()
         with self._explained("the config"):
             write_file(self.folder / "config.json", json.dumps(config, indent=2) + "\n")
         return self
 
     def require_new(self) -> None:
-        """Refuse a folder that has something in it, or a name that cannot be used."""
+        """Refuse a folder that is not empty, and a name that cannot be used."""
         require_utf8(str(self.folder))
         if self.folder.exists() and not self.folder.is_dir():
             raise RunError(f"{self.folder} is a file, a run is a folder: choose another name")
-        if self.folder.is_dir() and not all(
-            map(is_partial, self.folder.iterdir())
-        ):  # as one that was killed leaves
+        # A process that was killed may have left temporary files: they do not count.
+        if self.folder.is_dir() and not all(map(is_partial, self.folder.iterdir())):
             raise RunError(
                 f"{self.folder} is not empty: resume the run that is there, or choose another folder"
             )
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
-        """A run that exists."""
+        """Return the run in a folder, which must exist."""
         if not (folder / "config.json").is_file():
             raise RunError(f"{folder} is not a run: there is no config.json in it")
         return cls(folder)
 
     @property
     def config(self) -> dict[str, Any]:
-        """The table of its configuration."""
+        """The table of the configuration."""
         return _read_json(self.folder / "config.json")
 
     # ---- metrics -----------------------------------------------------------------------------------------------------
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Add a line of metrics, of a `kind` and a `step`, and the same for TensorBoard, but for what is None."""
+        """Add a line of metrics, which has a `kind` and a `step`, and write the same for TensorBoard.
+
+        TensorBoard gets no values that are None.
+        """
         with self._explained("the metrics"), self._metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
         with self._explained("the events for TensorBoard"):
@@ -95,7 +97,7 @@ class Run:
                     self._events.add_scalar(f"{record['kind']}/{name}", value, record["step"])
 
     def close(self) -> None:
-        """Let go of the files that are written to."""
+        """Close the files that are being written."""
         if self._events is not None:
             events, self._events = self._events, None
             with self._explained("the events for TensorBoard"):
@@ -103,7 +105,7 @@ class Run:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep other processes from training in this folder; refuse where one does."""
+        """Lock the folder during the block. If another process is training in it, raise `RunError`."""
         with tidied(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             with locked(self.folder, waits=False) as is_ours:
@@ -114,7 +116,7 @@ class Run:
                 yield
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All lines of metrics so far. A last line that a killed process left half-written does not count."""
+        """Return all lines of metrics so far, without a last line that a killed process left incomplete."""
         records = []
         for number, line in enumerate(self._metrics_text().split("\n")[:-1], start=1):
             try:
@@ -135,7 +137,7 @@ class Run:
         return self.folder / "metrics.jsonl"
 
     def _metrics_text(self) -> str:
-        """With a mark for bytes that are no text, by which the line is found that has them."""
+        """Return the text of the metrics. Bytes that are not UTF-8 are replaced, so that errors can name their line."""
         try:
             return self._metrics.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
@@ -144,7 +146,7 @@ class Run:
             raise RunError(f"{self._metrics} cannot be read: {error.strerror}") from error
 
     def forget_after(self, step: int) -> None:
-        """Drop the metrics of later steps: training resumes here, and they will come again."""
+        """Drop the metrics of later steps, because training resumes at this step and will write them again."""
         kept = [record for record in self.metrics() if record["step"] <= step]
         with self._explained("the metrics"):
             write_file(self._metrics, "".join(json.dumps(record) + "\n" for record in kept))
@@ -152,10 +154,12 @@ class Run:
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 
-    def save(self, checkpoint: Checkpoint, *, keep: int) -> None:
-        """Write a checkpoint; of the older ones the last `keep - 1` and the best stay."""
+    def save(self, checkpoint: RunCheckpoint, *, keep: int) -> None:
+        """Write a checkpoint, and remove all but the newest `keep` checkpoints and the best one."""
         place, what = self._place(checkpoint.step), f"the checkpoint of step {checkpoint.step}"
-        if self._metrics.exists():  # those of the steps before: no checkpoint is there without them
+        if (
+            self._metrics.exists()
+        ):  # a checkpoint must not reach the disk before the metrics of earlier steps
             with self._explained("the metrics"):
                 sync(self._metrics)
         with self._explained(what), new_folder(place) as folder:
@@ -163,12 +167,17 @@ class Run:
                 {name: tensor.contiguous() for name, tensor in checkpoint.tensors.items()},
                 folder / _TENSORS,
             )
-            (folder / _TENSORS).chmod(0o644)  # safetensors has it for its owner alone
+            (folder / _TENSORS).chmod(
+                0o644
+            )  # safetensors makes a file that only its owner can read
             (folder / _STATE).write_text(json.dumps(checkpoint.state) + "\n")
         self.drop_old(keep=keep)
 
     def drop_old(self, *, keep: int) -> None:
-        """Remove all checkpoints but the newest and the best, and what a process left that was killed here."""
+        """Remove all checkpoints except the newest `keep` and the best one.
+
+        If the removal of a checkpoint was interrupted before, the rest of it is removed too.
+        """
         best = self.best_step
         for step in self.steps()[:-keep]:
             if step != best:
@@ -176,32 +185,30 @@ class Run:
 
     @property
     def best_step(self) -> int | None:
-        """The step of the best checkpoint, once there is one."""
-        steps, before = self.steps(), self.folder / "best.json"  # where early versions noted it
+        """The step of the best checkpoint; None before the first validation."""
+        steps = self.steps()
         schedule = self._state_of(steps[-1]).get("schedule", {}) if steps else {}
-        if "best_step" not in schedule and before.exists():
-            return int(_read_json(before)["step"])
         best: int | None = schedule.get("best_step")
         return best
 
     def steps(self) -> list[int]:
-        """The steps of the checkpoints that are there, in order."""
+        """Return the steps of all checkpoints, in ascending order."""
         place = self.folder / "checkpoints"
         folders = place.iterdir() if place.exists() else iter(())
         return sorted(int(folder.name) for folder in folders if folder.name.isdigit())
 
-    def load(self, step: int | None = None, *, device: str = "cpu") -> Checkpoint:
-        """The checkpoint of a step, by default the last one."""
+    def load(self, step: int | None = None, *, device: str = "cpu") -> RunCheckpoint:
+        """Return the checkpoint of a step; the default is the last one."""
         step = self._present(step)
         try:
-            return Checkpoint(
+            return RunCheckpoint(
                 step, load_file(self._place(step) / _TENSORS, device=device), self._state_of(step)
             )
         except (OSError, SafetensorError) as error:
             raise self.unusable(step, error) from error
 
     def state(self) -> dict[str, Any]:
-        """What the last checkpoint has beside its tensors."""
+        """Return the content of state.json of the last checkpoint."""
         return self._state_of(self._present(None))
 
     def _state_of(self, step: int) -> dict[str, Any]:
@@ -211,7 +218,7 @@ class Run:
             raise self.unusable(step, error) from error
 
     def unusable(self, step: int, why: object) -> RunError:
-        """What to do about a checkpoint that is damaged, or that a later version has written."""
+        """Return an error with advice about a checkpoint that is damaged or was written by a later version."""
         before = [one for one in self.steps() if one < step]
         way = f"remove its folder to go on from step {before[-1]}" if before else "start a new run"
         return RunError(
@@ -220,7 +227,7 @@ class Run:
         )
 
     def _present(self, step: int | None) -> int:
-        """The step, by default the last one, if it has a checkpoint."""
+        """Return the step, or the last one for None. A step without a checkpoint is an error."""
         steps = self.steps()
         if not steps:
             raise RunError(f"{self.folder} has no checkpoint yet")
@@ -233,7 +240,7 @@ class Run:
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
-        """What could not be written, why, and what is there nevertheless."""
+        """Turn an error of writing into a `RunError` that names the file, the reason and the last checkpoint."""
         try:
             yield
         except (OSError, SafetensorError) as error:
@@ -250,7 +257,7 @@ class Run:
 
 
 def _is_metrics(record: Any) -> bool:
-    """Whether it has what every line has."""
+    """Return whether a record has the three fields that every line of metrics has."""
     has_kind = isinstance(record, dict) and "kind" in record
     return (
         has_kind
@@ -260,7 +267,7 @@ def _is_metrics(record: Any) -> bool:
 
 
 def require_utf8(name: str) -> None:
-    """Refuse a name that safetensors, TensorBoard or SQLite would refuse later, and in other words."""
+    """Refuse a name that is not UTF-8 now. Safetensors, TensorBoard and SQLite would refuse it later."""
     try:
         name.encode()
     except UnicodeEncodeError as error:
@@ -270,7 +277,7 @@ def require_utf8(name: str) -> None:
 
 
 def _event_writer(folder: Path, resumed_at: int | None) -> Any:
-    # Here, because it takes a second, and most commands write no events.
+    # Imported inside the function, because the import takes a second and most commands write no events.
     from torch.utils.tensorboard import SummaryWriter
 
     purge_step = None if resumed_at is None else resumed_at + 1

@@ -1,4 +1,4 @@
-"""Scores for readers: a table of evaluations, one line of scores, and headings of columns."""
+"""Scores as text for the terminal: a table of evaluations, a line of scores, and headings of columns."""
 
 from rich.table import Table
 
@@ -8,7 +8,7 @@ _IN_A_LINE = ("top 1 error", "top 10 error", "mrr", "perplexity")
 
 
 def evaluation_table(results: dict[str, Evaluation]) -> Table:
-    """One column per model, with half-widths of 95 % intervals where a sample was taken."""
+    """Return a table with a column for each model, and half-widths of 95 % intervals for scores of a sample."""
     columns = {name: formatted(result) for name, result in results.items()}
     table = Table("")
     for name in columns:
@@ -19,7 +19,7 @@ def evaluation_table(results: dict[str, Evaluation]) -> Table:
 
 
 def formatted(result: Evaluation, *, with_widths: bool = True) -> dict[str, str]:
-    """Its scores to read, each with the half-width of its interval where it is one of a sample."""
+    """Return the scores of an evaluation as text by name; a score of a sample has the half-width of its interval."""
     record = result.to_record()
     cells = {}
     for name in (*(f"top_{k}_error" for k in result.top_k_error), "mrr", "mean_rank", "perplexity"):
@@ -33,13 +33,13 @@ def formatted(result: Evaluation, *, with_widths: bool = True) -> dict[str, str]
 
 
 def in_a_line(result: Evaluation) -> str:
-    """Those of its scores that fit in one."""
+    """Return the most important scores on one line."""
     scores = formatted(result, with_widths=False)
     return "  ".join(f"{name} {scores[name]}" for name in _IN_A_LINE if name in scores)
 
 
 def heading(name: str) -> str:
-    """A name above its column, narrow enough for tables with many.
+    """Return the heading of a column in two narrow lines.
 
     >>> heading("top_10_error")
     'top 10\\nerror'

@@ -1,10 +1,10 @@
-"""The time that is spent on one thing, with pauses for others."""
+"""A stopwatch that can be paused."""
 
 import time
 
 
 class Stopwatch:
-    """Seconds from start to pause, added up. It stands still until it is started.
+    """The sum of the seconds between `start` and `pause`. A new stopwatch is not running.
 
     >>> watch = Stopwatch()
     >>> watch.lap()  # nothing has been timed yet
@@ -20,15 +20,15 @@ class Stopwatch:
 
     @property
     def is_running(self) -> bool:
-        """Whether time is being counted."""
+        """True while the stopwatch is running."""
         return self._since is not None
 
     def start(self) -> None:
-        """Count from now on."""
+        """Start to count seconds."""
         self._since = time.perf_counter()
 
     def lap(self) -> float:
-        """All seconds so far."""
+        """Return the number of seconds so far."""
         if self._since is not None:
             now = time.perf_counter()
             self.seconds += now - self._since
@@ -36,6 +36,6 @@ class Stopwatch:
         return self.seconds
 
     def pause(self) -> None:
-        """Count no more until the next start."""
+        """Stop until the next `start`."""
         self.lap()
         self._since = None

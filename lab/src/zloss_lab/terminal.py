@@ -1,4 +1,4 @@
-"""What the command lines share: two consoles, lists of numbers, and how they end on a user's mistake or Ctrl-C."""
+"""Shared parts of command lines: two consoles, lists of numbers, and the end after a user's mistake or Ctrl-C."""
 
 import io
 import math
@@ -12,14 +12,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 _NO_MEMORY = (
     "there is not enough memory for this: take a smaller batch (training.batch_size), narrower layers (network.hidden, "
     "network.embedding) or fewer words (zloss data prepare --max-words)"
 )
 
-# A word or a folder with colons in its name is no emoji.
+# Without this, rich would show a word such as `:cat:` as an emoji.
 console, errors = Console(emoji=False), Console(stderr=True, emoji=False)
 
 
@@ -27,7 +27,7 @@ Number = TypeVar("Number", int, float)
 
 
 def positive_numbers(option: str, text: str, kind: type[Number]) -> list[Number]:
-    """What an option says that takes numbers separated by commas.
+    """Return the numbers of an option that takes numbers separated by commas.
 
     >>> positive_numbers("batch", "200,1_000", int)
     [200, 1000]
@@ -43,7 +43,7 @@ def positive_numbers(option: str, text: str, kind: type[Number]) -> list[Number]
 
 
 def rows_table(rows: list[dict[str, Any]]) -> Table:
-    """Rows that have the same keys."""
+    """Return a table of rows that all have the same keys."""
     table = Table(*rows[0])
     for row in rows:
         table.add_row(*(escape(str(value)) for value in row.values()))
@@ -51,12 +51,15 @@ def rows_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def print_plainly(screen: Console, line: str) -> None:
-    """As it is: there may be brackets in the name of a file or in what a library says, and lines are to be copied."""
+    """Print a line without markup, colors or line breaks.
+
+    File names and messages of libraries may contain brackets, and users copy commands from such lines.
+    """
     screen.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def run_commands(app: Callable[[], object]) -> None:
-    """Run a command line; a user's mistake is a message, not a traceback, and so is a warning."""
+    """Run a command line. A mistake of the user and a warning are shown as a message, without a traceback."""
     _show_what_can_be_shown()
     warnings.showwarning = _show_warning
     try:
@@ -65,7 +68,7 @@ def run_commands(app: Callable[[], object]) -> None:
         errors.print("\ninterrupted")
         sys.exit(INTERRUPTED)
     except SystemExit as end:
-        # Typer makes an exit of Ctrl-C, without a word. Commands that say themselves how to go on exit of their own.
+        # Typer turns Ctrl-C into a silent exit. Commands that print their own advice after Ctrl-C call `sys.exit`.
         if isinstance(getattr(end.__context__, "__cause__", None), KeyboardInterrupt):
             errors.print("\ninterrupted")
         raise
@@ -78,7 +81,7 @@ def run_commands(app: Callable[[], object]) -> None:
 
 
 def _show_warning(message: Warning | str, *_place: object, **_more: object) -> None:
-    """In a line, without the place in the code."""
+    """Print a warning on one line, without its place in the code."""
     errors.print("[yellow]warning:[/yellow]", end=" ")
     print_plainly(errors, str(message))
 
@@ -90,21 +93,24 @@ def _end_with(message: str) -> NoReturn:
 
 
 def _show_what_can_be_shown() -> None:
-    """A terminal that knows no ± gets a question mark, not the end of a command that has done its work."""
+    """Let terminals that cannot show a character such as ± show a question mark.
+
+    Otherwise a command would fail after it has done its work.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """A CPU's allocator has no error of its own, but for its words."""
+    """Return whether memory is used up. Torch has no error type for that on a CPU, only a message."""
     return isinstance(
         error, MemoryError | torch.OutOfMemoryError
     ) or "can't allocate memory" in str(error)
 
 
 def _message(error: Exception) -> str:
-    """What the system says of a file comes with its name first, and without a number."""
+    """Return the text of an error. For an error about a file it is the name of the file and the reason."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)

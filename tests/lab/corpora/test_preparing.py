@@ -435,7 +435,7 @@ def test_a_corpus_among_its_texts_is_none_of_them(tmp_path: Path) -> None:
     assert (
         prepare(tmp_path, tmp_path / "smaller", max_words=4).manifest["sources"] == once["sources"]
     )
-    with pytest.raises(CorpusError, match="but for hidden ones and those of prepared corpora"):
+    with pytest.raises(CorpusError, match="except hidden files and files of prepared corpora"):
         prepare(tmp_path / "small", tmp_path / "out")
 
 

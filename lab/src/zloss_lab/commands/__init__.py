@@ -1,4 +1,4 @@
-"""The commands of `zloss`, one module for each, with its name.
+"""The commands of `zloss`. A module is named after its commands.
 
-Nothing is computed here: a command reads its options, calls the lab and shows the result.
+A command reads its options, calls a function of the lab and shows the result.
 """

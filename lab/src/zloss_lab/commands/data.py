@@ -21,7 +21,7 @@ data = typer.Typer(help="Prepare corpora and look at them.", no_args_is_help=Tru
 
 @data.command("list")
 def list_corpora(as_json: AsJson = False) -> None:
-    """The corpora that the lab knows by name."""
+    """List the corpora that have a name."""
     rows = [{"name": name, "what": entry.title} for name, entry in CATALOGUE.items()]
     if as_json:
         print(json.dumps(rows))
@@ -33,17 +33,17 @@ def list_corpora(as_json: AsJson = False) -> None:
 @with_options
 def prepare_corpus(
     corpus: Annotated[
-        str, typer.Argument(help="a name from `zloss data list`, or a text file or folder of yours")
+        str, typer.Argument(help="a name from `zloss data list`, or your own text file or folder")
     ],
-    folder: Annotated[Path, typer.Option("--to", help="where the prepared corpus goes")],
+    folder: Annotated[Path, typer.Option("--to", help="folder for the prepared corpus")],
     options: PreparationOptions,
 ) -> None:
-    """Read a corpus once and write its words as numbers. Doing it twice does nothing.
+    """Read a corpus once and write its words as numbers. A second call does nothing.
 
     \b
-    zloss data prepare ptb --to data/ptb                         # downloads it
-    zloss data prepare ptb --to data/ptb --from my/folder        # which has its files
-    zloss data prepare letters.txt.xz --to data/letters --tokenizer english --min-count 3
+        zloss data prepare ptb --to data/ptb                   # downloads the files
+        zloss data prepare ptb --to data/ptb --from my/folder  # uses your files
+        zloss data prepare a.txt.xz --to data/a --tokenizer english --min-count 3
     """
     with byte_bar(console) as watch:
         prepared = prepare(corpus, folder, progress=watch, **asdict(options))
@@ -55,7 +55,7 @@ def corpus_info(
     folder: Annotated[Path, typer.Argument(help="folder of a prepared corpus")],
     as_json: AsJson = False,
 ) -> None:
-    """What a prepared corpus holds."""
+    """Show the splits and the vocabulary of a prepared corpus."""
     corpus = Corpus.open(folder)
     if as_json:
         print(json.dumps(corpus.manifest))

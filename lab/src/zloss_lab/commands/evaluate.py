@@ -20,15 +20,15 @@ def evaluate(
     limit: Annotated[
         int | None,
         typer.Option(
-            help="so many examples at most, drawn at random, the same ones every time",
-            show_default="all on a GPU, on a CPU what takes about half a minute",
+            help="largest number of examples; a random sample, the same every time",
+            show_default="all on a GPU; on a CPU the number that takes about half a minute",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Scores of the best checkpoint, beside those of always predicting the most frequent words.
+    """Show the scores of the best checkpoint, and for comparison of a guess by word frequency.
 
-    Behind ± stands half the width of the 95 % confidence interval, where a sample was taken.
+    For a sample, ± is half the width of the 95 % confidence interval.
     """
     model = TrainedModel.load(folder)
     with count_bar(errors, "examples") as watch:

@@ -14,13 +14,13 @@ from zloss_lab.terminal import console, rows_table
 def predict(
     folder: Annotated[Path, typer.Argument(help="folder of the run")],
     text: Annotated[str, typer.Argument(help="the words so far")],
-    top: Annotated[int, typer.Option(help="how many words at most")] = 10,
+    top: Annotated[int, typer.Option(help="largest number of words")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """The words that may well come next, best first, with their scores.
+    """Show the most likely next words with their scores, best first.
 
     \b
-    zloss predict runs/one "the company said it" --top 5
+        zloss predict runs/one "the company said it" --top 5
     """
     words = TrainedModel.load(folder).predict(text, top)
     rows = [{"word": word, "score": round(score, 4)} for word, score in words]

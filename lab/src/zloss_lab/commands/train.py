@@ -25,16 +25,18 @@ class RunOptions:
     preset: Annotated[
         str | None,
         typer.Option(
-            help=f"where to start from: {', '.join(preset_names())}", show_default=DEFAULT_PRESET
+            help=f"settings to start from: {', '.join(preset_names())}", show_default=DEFAULT_PRESET
         ),
     ] = None
-    config: Annotated[Path | None, typer.Option(help="a TOML file over the preset")] = None
+    config: Annotated[
+        Path | None, typer.Option(help="a TOML file that changes settings of the preset")
+    ] = None
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="over both; as often as you like. docs/lab.md has all keys",
+            help="changes one setting; may be given several times. docs/lab.md has all keys",
         ),
     ] = None
 
@@ -45,17 +47,15 @@ def train(
     options: RunOptions,
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume", help="go on with the run in the folder, with the config that it has"
-        ),
+        typer.Option("--resume", help="continue the run in the folder with its own config"),
     ] = False,
 ) -> None:
-    """Train a network, or go on with one. Ctrl-C saves first.
+    """Train a network, or continue a training. Ctrl-C saves a checkpoint first.
 
     \b
-    zloss train runs/one --corpus data/ptb --preset ptb
-    zloss train runs/two --corpus data/ptb --preset ptb --set network.head.a=0.3 --set training.lr=0.5
-    zloss train runs/two --resume
+        zloss train runs/one --corpus data/ptb --preset ptb
+        zloss train runs/two --corpus data/ptb --preset ptb --set network.head.a=0.3 --set training.lr=0.5
+        zloss train runs/two --resume
     """
     experiment = _resumed(folder, options) if resume else _new_experiment(options)
     try:

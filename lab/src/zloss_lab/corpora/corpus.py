@@ -1,8 +1,10 @@
 """A prepared corpus: a folder with a manifest, the vocabulary, and the tokens of each split for memory mapping.
 
-manifest.json     what it is, how it was made, and the size and checksum of all that follows
-vocabulary.tsv    word TAB count, one a line; the class of a word is the number of its line, from 0
-train.tokens ...  the classes of all words in a row, little-endian integers of the smallest sufficient type
+The folder has these files:
+
+    manifest.json     name, options of the preparation, and sizes and checksums of the other files
+    vocabulary.tsv    word TAB count on each line; the class of a word is the number of its line, from 0
+    train.tokens ...  the classes of all words in order, little-endian integers of the smallest sufficient type
 """
 
 import hashlib
@@ -27,7 +29,7 @@ Tokens = npt.NDArray[np.unsignedinteger[Any]]
 
 
 class Corpus:
-    """A prepared corpus, opened for reading. Make one with `prepare`, open it with `Corpus.open`."""
+    """A prepared corpus, open for reading. `prepare` makes a corpus, and `Corpus.open` opens it."""
 
     folder: Path
     manifest: dict[str, Any]
@@ -38,9 +40,10 @@ class Corpus:
 
     @classmethod
     def open(cls, folder: str | Path, *, verify: bool = False) -> "Corpus":
-        """Check that all files are there in their right sizes; with `verify` also all checksums, which reads them.
+        """Open a corpus after a check that all files exist and have the right sizes.
 
-        The vocabulary is verified always.
+        With `verify` the checksums of all files are checked too, which reads the files. The checksum of the vocabulary
+        is always checked.
         """
         folder = Path(folder)
         manifest = read_manifest(folder)
@@ -54,36 +57,36 @@ class Corpus:
 
     @property
     def name(self) -> str:
-        """Of the catalogue, or after the user's file."""
+        """The name of the corpus in the catalogue, or the name of the user's file without its endings."""
         return str(self.manifest["name"])
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that it has: train, and if there are, valid and test."""
+        """The names of the splits: train, and valid and test if they exist."""
         return tuple(self.manifest["splits"])
 
     @property
     def boundary(self) -> int | None:
-        """The class that ends every line, None where the text has no lines."""
+        """The class of the word that ends every line; None if the text has no lines."""
         return self._id_of("boundary")
 
     @property
     def padding(self) -> int | None:
-        """The class that fills contexts before the start of a sentence."""
+        """The class of the word that fills contexts before the start of a sentence, or None."""
         return self._id_of("padding")
 
     @property
     def unknown(self) -> int | None:
-        """The class of all words that have none of their own."""
+        """The class of all words that are not in the vocabulary, or None."""
         return self._id_of("unknown")
 
     @property
     def vocabulary_sha256(self) -> str:
-        """What tells whether classes mean the same words here and elsewhere."""
+        """The checksum of the vocabulary. Two corpora with equal checksums have the same classes for the same words."""
         return str(self.manifest["vocabulary"]["sha256"])
 
     def split(self, name: str) -> Tokens:  # (N,)
-        """The classes of all words of a split, memory-mapped and read-only."""
+        """Return the classes of all words of a split, memory-mapped and read-only."""
         if name not in self.splits:
             raise CorpusError(
                 f"{self.folder} has no split {name!r}, it has {', '.join(self.splits)}"
@@ -91,11 +94,14 @@ class Corpus:
         return np.memmap(self._file(name), dtype=self._dtype, mode="r")
 
     def encode(self, text: str) -> list[int]:
-        """The classes of the words of a text, read as the corpus was; its last line goes on, and has no boundary."""
+        """Return the classes of the words of a text, which is tokenized like the corpus.
+
+        The last line is taken as incomplete, so it gets no boundary word.
+        """
         text_format = TextFormat(**self.manifest["options"]["text"])
         try:
             content = text.encode()
-        except UnicodeEncodeError as error:  # from a command line in another encoding
+        except UnicodeEncodeError as error:  # text from a command line in another encoding
             raise CorpusError(f"{text!r} is not UTF-8 text") from error
         words = text_format.words(content.rstrip())
         if text_format.tokenizer != "whitespace" and text_format.boundary is not None:
@@ -114,13 +120,13 @@ class Corpus:
         return self.folder / str(self.manifest["splits"][split]["file"])
 
     def _check(self, split: str, *, verify: bool) -> None:
-        path, told = self._file(split), self.manifest["splits"][split]
-        expected = told["words"] * self._dtype.itemsize
+        path, entry = self._file(split), self.manifest["splits"][split]
+        expected = entry["words"] * self._dtype.itemsize
         found = path.stat().st_size if path.is_file() else None
         if found != expected:
             what = "is missing" if found is None else f"has {found:,} bytes, expected {expected:,}"
             raise CorpusError(f"{path} {what}. {_AGAIN}")
-        if verify and sha256_of(path) != told["sha256"]:
+        if verify and sha256_of(path) != entry["sha256"]:
             raise CorpusError(f"{path} is not what was written (its sha256 differs). {_AGAIN}")
 
 
@@ -128,7 +134,7 @@ _AGAIN = "Remove the folder and prepare the corpus again"
 
 
 def type_for(num_classes: int) -> str:
-    """The name of the smallest type that holds the classes.
+    """Return the name of the smallest type that holds the classes.
 
     >>> type_for(65536), type_for(65537)
     ('uint16', 'uint32')
@@ -137,7 +143,7 @@ def type_for(num_classes: int) -> str:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a prepared corpus of this format."""
+    """Return the manifest of a prepared corpus; refuse another format."""
     path = folder / MANIFEST
     if not path.is_file():
         raise MissingCorpusError(
@@ -158,12 +164,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _checked_vocabulary(folder: Path, manifest: dict[str, Any]) -> Vocabulary:
-    told = manifest["vocabulary"]
-    path = folder / str(told["file"])
+    entry = manifest["vocabulary"]
+    path = folder / str(entry["file"])
     vocabulary = Vocabulary.load(path, unknown=manifest["unknown"])
-    if (
-        hashlib.sha256(path.read_bytes()).hexdigest() != told["sha256"]
-        or len(vocabulary) != told["words"]
-    ):
+    is_unchanged = hashlib.sha256(path.read_bytes()).hexdigest() == entry["sha256"]
+    if not is_unchanged or len(vocabulary) != entry["words"]:
         raise CorpusError(f"{path} is not what was written (its sha256 differs). {_AGAIN}")
     return vocabulary

@@ -1,4 +1,4 @@
-"""A table of what a prepared corpus holds."""
+"""A table of the splits of a prepared corpus."""
 
 from rich.markup import escape
 from rich.table import Table

@@ -1,8 +1,9 @@
-"""Words to numbers, in all cores.
+"""Conversion of words to numbers, on all cores.
 
-Every block of text is encoded on its own: its words get numbers in the order of their first occurrence, and what
-comes back is the list of its different words and the number of every word. That is nearly all of the work, and blocks
-know nothing of each other. The process that puts them together looks at different words only, a few per cent of all.
+Every block of text is encoded separately: its words get numbers in the order of their first occurrence. The result is
+the list of the different words of the block, and the number of every word. This is nearly all of the work, and blocks
+do not depend on each other. The main process, which combines the blocks, looks at the different words only. They are a
+few per cent of all words.
 """
 
 import itertools
@@ -28,14 +29,14 @@ WordNumbers = npt.NDArray[np.uint32]
 
 
 class EncodedBlock(NamedTuple):
-    """A block of text: its different words, and for every word which of them it is."""
+    """A block of text as its different words, and for every word the number of the different word."""
 
-    words: bytes  # separated by spaces: one object is faster to send than many, and leaves fewer holes in the memory
+    words: bytes  # separated by spaces: one object is faster to send than many, and fragments the memory less
     numbers: npt.NDArray[np.unsignedinteger[Any]]
 
 
 class Numbering(defaultdict[bytes, int]):
-    """Numbers for words: a new word gets the next one when it is looked up.
+    """Numbers for words: a new word gets the next number when it is looked up.
 
     >>> numbering = Numbering()
     >>> numbering.of([b"to", b"be", b"or", b"not", b"to", b"be"]).tolist()
@@ -43,17 +44,16 @@ class Numbering(defaultdict[bytes, int]):
     """
 
     def __init__(self) -> None:
-        super().__init__(
-            itertools.count().__next__
-        )  # not `self.__len__`: a cycle would keep every block's words alive
+        # Not `self.__len__`: a reference cycle would keep the words of every block in memory.
+        super().__init__(itertools.count().__next__)
 
     def of(self, words: list[bytes]) -> WordNumbers:
-        """The number of each word."""
+        """Return the number of each word."""
         return np.fromiter(map(self.__getitem__, words), dtype=np.uint32, count=len(words))
 
 
 def encode_block(block: Block, text: TextFormat) -> EncodedBlock:
-    """The words of a block as numbers; refuses what is not text."""
+    """Return the words of a block as numbers. Bytes that are not UTF-8 text are refused."""
     if text.tokenizer != "whitespace":
         block.check(block.text)  # tokenisers take characters, not bytes
     numbering = Numbering()
@@ -65,17 +65,16 @@ def encode_block(block: Block, text: TextFormat) -> EncodedBlock:
 
 
 class Encoder:
-    """Encodes streams of blocks, in order, in this process (`workers=0`) or in others.
+    """Encodes a stream of blocks in order, in this process (`workers=0`) or in worker processes.
 
-    Workers are spawned, not forked: a process that has used torch, or draws a progress bar, has threads, and a fork
-    of it may hang. A script that is run as a file must therefore protect its own work by `if __name__ == "__main__":`.
+    Workers are spawned, not forked. A process that has used torch or shows a progress bar has threads, and a fork of
+    it may hang. Therefore a script must have its main code below `if __name__ == "__main__":`.
     """
 
     def __init__(self, text: TextFormat, workers: int) -> None:
         self.text = text
-        self._window = (
-            2 * workers + 2
-        )  # blocks under way: enough to keep all busy, few enough to bound the memory
+        # The most blocks in work at a time: enough to keep all workers busy, few enough to limit the memory.
+        self._window = 2 * workers + 2
         self._pool: ProcessPoolExecutor | None = None
         if workers:
             context = multiprocessing.get_context("spawn")
@@ -91,7 +90,7 @@ class Encoder:
             self._pool.shutdown(cancel_futures=True)
 
     def encode(self, blocks: Iterable[Block]) -> Iterator[EncodedBlock]:
-        """The blocks, encoded, in their order; only a few of them are held at a time."""
+        """Yield the encoded blocks in their order. Only a few of them are in memory at a time."""
         if not self._pool:
             yield from (encode_block(block, self.text) for block in blocks)
             return
@@ -116,7 +115,7 @@ class Encoder:
 
 
 def _begin_work() -> None:
-    """Leave Ctrl-C to the parent, which cleans up; and do not outlive it, however it ends."""
+    """Prepare a worker: it ignores Ctrl-C, which the parent handles, and it ends when the parent has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:

@@ -1,9 +1,9 @@
-"""The exceptions of this package."""
+"""The exceptions of corpora."""
 
 
 class CorpusError(ValueError):
-    """A corpus that cannot be had, read, prepared or opened; the message says why and what to do."""
+    """A corpus that cannot be found, read, prepared or opened. The message says why, and what to do."""
 
 
 class MissingCorpusError(CorpusError):
-    """There is no prepared corpus in a folder. Whoever knows why it is looked for there has more to say."""
+    """A folder without a prepared corpus. The caller may add to the message why it looked there."""

@@ -1,4 +1,4 @@
-"""Downloads that are verified, and archives that are unpacked without trusting the names in them."""
+"""Verified downloads, and archives that are unpacked without trust in the names that they contain."""
 
 import http
 import http.client
@@ -22,12 +22,12 @@ from zloss_lab.corpora.reading import sha256_of
 ByteWatcher = Callable[[str, int, int], None]  # stage, bytes done, bytes in all
 _PIECE_BYTES = 2**20
 _TIMEOUT_S = 60
-_CONNECTIONS = 5  # for one file
+_CONNECTIONS = 5  # attempts for one file
 _BROKEN = (ConnectionError, TimeoutError, http.client.HTTPException)
 
 
 def download(item: Download, folder: Path, progress: ByteWatcher) -> Path:
-    """The file in the folder, fetched if it is not there; it gets its name when its checksum is right."""
+    """Return the file in the folder. It is downloaded if necessary, and appears when its checksum is right."""
     target = folder / item.file_name
     if target.exists() and sha256_of(target) == item.sha256:
         return target
@@ -42,7 +42,7 @@ def download(item: Download, folder: Path, progress: ByteWatcher) -> Path:
 
 
 def verify(path: Path, item: Download) -> None:
-    """Refuse a file that is not what its name says."""
+    """Refuse a file with another checksum than the download of this name."""
     if (sha256 := sha256_of(path)) != item.sha256:
         raise CorpusError(
             f"{path} has the sha256 {sha256}, expected {item.sha256}: it is damaged or another version"
@@ -50,14 +50,14 @@ def verify(path: Path, item: Download) -> None:
 
 
 def is_archive(name: str) -> bool:
-    """Whether there are files in that file."""
+    """Return whether a file of this name is an archive."""
     return name.endswith((".zip", ".tar.gz", ".tgz", ".tar"))
 
 
 def unpack(archive: Path, folder: Path, progress: ByteWatcher) -> None:
-    """Make the folder with all files of the archive; there is no folder unless all went well.
+    """Make the folder with all files of the archive. If anything fails, the folder is not made.
 
-    Only plain files are taken, to places inside the folder: links, devices, absolute names and `..` are refused.
+    Only plain files inside the folder are allowed: links, devices, absolute names and `..` are refused.
     """
     try:
         with durable.new_folder(folder) as partial:
@@ -75,7 +75,7 @@ def unpack(archive: Path, folder: Path, progress: ByteWatcher) -> None:
 
 
 def _fetch(item: Download, target: Path, progress: ByteWatcher) -> None:
-    """Write the file; where the connection breaks, another one goes on from there."""
+    """Download the file. If the connection breaks, a new one continues from that place."""
     with target.open("wb") as file:
         for left in reversed(range(_CONNECTIONS)):
             try:
@@ -87,7 +87,7 @@ def _fetch(item: Download, target: Path, progress: ByteWatcher) -> None:
 
 
 def _receive(item: Download, file: IO[bytes], progress: ByteWatcher) -> None:
-    """Write what is missing of a file, or all of it anew where the server gives no parts."""
+    """Download the missing part of a file, or the whole file if the server does not send parts."""
     request = urllib.request.Request(
         item.url, headers={"Range": f"bytes={file.tell()}-"} if file.tell() else {}
     )
@@ -97,7 +97,9 @@ def _receive(item: Download, file: IO[bytes], progress: ByteWatcher) -> None:
             file.truncate()
         length = response.headers["Content-Length"]
         expected = item.size_bytes if length is None else file.tell() + int(length)
-        with suppress(*_BROKEN):  # http.client may just as well end in silence: the size tells
+        with suppress(
+            *_BROKEN
+        ):  # http.client may also end without an error, so the size is checked below
             while piece := response.read(_PIECE_BYTES):
                 file.write(piece)
                 progress("download", file.tell(), max(file.tell(), item.size_bytes))

@@ -1,4 +1,4 @@
-"""Where the files of a corpus are: in a folder that the user names, in an installed package, or on the network."""
+"""A search for the files of a corpus: in the folder of the user, in an installed package, or on the network."""
 
 import difflib
 import importlib.util
@@ -12,11 +12,14 @@ from zloss_lab.corpora.errors import CorpusError
 from zloss_lab.corpora.fetching import ByteWatcher, download, is_archive, unpack, verify
 from zloss_lab.corpora.reading import COMPRESSED, text_name
 
-Files = dict[str, tuple[Path, ...]]  # of each split, in order
+Files = dict[str, tuple[Path, ...]]  # the files of each split, in order
 
 
 def named_files(name: str, source: Path | None, downloads: Path, progress: ByteWatcher) -> Files:
-    """The files of a corpus of the catalogue, from `source` if given; downloaded and unpacked if need be."""
+    """Return the files of a corpus of the catalogue.
+
+    They are taken from the folder `source` if it is given, else downloaded and unpacked if necessary.
+    """
     corpus = CATALOGUE[name]
     if source is not None:
         return _from_source(name, source, downloads, progress)
@@ -31,10 +34,11 @@ def named_files(name: str, source: Path | None, downloads: Path, progress: ByteW
 
 
 def own_files(path: Path, valid: Path | None, test: Path | None) -> Files:
-    """The user's own files: one text, or a folder of texts.
+    """Return the user's own files: one text, or a folder of texts.
 
-    In a folder, names with `train`, `valid` or `test` between dots tell the split (news.train.txt.gz), and other files
-    are left alone. Where no name has `train`, all files are one text, in the order of their names.
+    In a folder, a file with `train`, `valid` or `test` between the dots of its name belongs to that split, such as
+    news.train.txt.gz. Other files are ignored. If no name has `train`, all files are one text, in the order of their
+    names.
     """
     if not path.exists():
         near = difflib.get_close_matches(str(path), CATALOGUE, n=1)
@@ -52,7 +56,7 @@ def own_files(path: Path, valid: Path | None, test: Path | None) -> Files:
 
 
 def find_files(name: str, folder: Path) -> dict[str, dict[str, tuple[Path, ...]]]:
-    """For each split, the files that were found under each of its names, in that place below the folder with most."""
+    """Return the files of each split by the name in the catalogue, from the subfolder that has the most of them."""
     corpus = CATALOGUE[name]
     places = [folder / above / place for above in ("", name) for place in ("", *corpus.places)]
     return max(
@@ -76,7 +80,7 @@ def _from_source(name: str, source: Path, downloads: Path, progress: ByteWatcher
 
 
 def _from_package(name: str, package: str) -> Files:
-    """By finding the package without importing it: it may need others that only its code uses."""
+    """Return the files in a package, which is not imported, because its code may need packages that are missing."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise CorpusError(f"the Python package {package} is not there. {_sentence(_by_hand(name))}")
@@ -96,7 +100,7 @@ def _from_network(name: str, downloads: Path, progress: ByteWatcher) -> Files:
     if not is_archive(arrived[0].name):
         return _complete(find_files(name, downloads))
     files = _unpacked(name, arrived[0], downloads, progress)
-    arrived[0].unlink()  # all of it is there twice now
+    arrived[0].unlink()  # its content is unpacked now
     return files
 
 
@@ -157,7 +161,7 @@ def _by_split(folder: Path) -> Files:
     visible = [path for path in files_there if not _hidden(path, folder) and not _is_prepared(path)]
     if not visible:
         raise CorpusError(
-            f"there is no file in the folder {folder}, but for hidden ones and those of prepared corpora"
+            f"there is no file in the folder {folder}, except hidden files and files of prepared corpora"
         )
     files = {
         split: tuple(path for path in visible if split in text_name(path).split("."))
@@ -171,7 +175,7 @@ def _by_split(folder: Path) -> Files:
 
 
 def _is_prepared(path: Path) -> bool:
-    """Whether it belongs to a prepared corpus, which may well lie beside the texts that it was made from."""
+    """Return whether a file belongs to a prepared corpus, which may be in the same folder as its texts."""
     return (path.parent / MANIFEST).is_file() and (path.parent / VOCABULARY).is_file()
 
 

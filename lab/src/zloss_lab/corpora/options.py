@@ -1,4 +1,4 @@
-"""The options of `prepare`, which are also the options of `zloss data prepare`."""
+"""The options of the function `prepare` and of the command `zloss data prepare`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,68 +11,68 @@ from zloss_lab.corpora.errors import CorpusError
 
 @dataclass(frozen=True, kw_only=True)
 class PreparationOptions:
-    """Options for the preparation of a corpus. An option that is None keeps the default of the corpus.
+    """Options for the preparation of a corpus. None stands for the default of the corpus.
 
     Args:
-        source: the folder with the files of a named corpus, or with its archive; without it they are downloaded.
-        valid: a file of your own to validate on. A split without a file is cut off the end of the text.
-        test: a file of your own to test on.
-        fractions: shares of the text for the valid and the test split where these are cut off; 0 for no such split.
-        min_count: leave out words that occur less often.
-        max_words: size of the vocabulary at most, special words included.
-        whole_vocabulary: take the words of all splits, as is customary for text8, not of the training split alone.
-        lines: whether the end of a line means something and becomes the word `<eos>`.
-        tokenizer: "whitespace" for text that is tokenised already, "english" for plain text.
-        check_counts: refuse a named corpus that has more or fewer words than is known of it.
+        source: the folder with the files or the archive of a named corpus. Without it they are downloaded.
+        valid: your own file for validation. A split without a file is cut off the end of the text.
+        test: your own file for the test.
+        fractions: shares of the text that are cut off for the valid and the test split; 0 for no such split.
+        min_count: words that occur less often are dropped.
+        max_words: largest size of the vocabulary, with special words.
+        whole_vocabulary: take the words of all splits, as is usual for text8, instead of the training split alone.
+        lines: the end of a line becomes the word `<eos>`. With False it has no meaning.
+        tokenizer: "whitespace" for text that is tokenized already, "english" for plain text.
+        check_counts: refuse files of a named corpus if their number of words is not the expected one.
     """
 
     source: Annotated[
         Path | None,
         typer.Option(
             "--from",
-            help="the folder that has the files or the archive of a named corpus; else a download",
+            help="folder with the files or the archive of a named corpus; without it they are downloaded",
         ),
     ] = None
     valid: Annotated[
-        Path | None, typer.Option(help="a file of yours to validate on; else the end of the text")
+        Path | None, typer.Option(help="your own file for validation; else the end of the text")
     ] = None
     test: Annotated[
-        Path | None, typer.Option(help="a file of yours to test on; else the end of the text")
+        Path | None, typer.Option(help="your own file for the test; else the end of the text")
     ] = None
     fractions: Annotated[
         tuple[float, float] | None,
         typer.Option(
             metavar="VALID TEST",
-            help="what part of your text is cut off its end to validate and to test on; 0 for none",
+            help="shares of your text that are cut off its end for validation and test; 0 for none",
             show_default="0.05 0.05",
         ),
     ] = None
-    min_count: Annotated[int | None, typer.Option(help="rarer words become the unknown word")] = (
-        None
-    )
-    max_words: Annotated[int | None, typer.Option(help="size of the vocabulary at most")] = None
+    min_count: Annotated[
+        int | None, typer.Option(help="words that occur less often become the unknown word")
+    ] = None
+    max_words: Annotated[int | None, typer.Option(help="largest size of the vocabulary")] = None
     whole_vocabulary: Annotated[
         bool | None,
         typer.Option(
-            help="words of all splits are classes, as is customary for text8; else those of the training text"
+            help="take the words of all splits, as is usual for text8; else the words of the training split"
         ),
     ] = None
     lines: Annotated[
         bool | None,
         typer.Option(
-            help="whether the end of a line in your text means something", show_default="lines"
+            help="the end of a line in your text becomes the word <eos>", show_default="lines"
         ),
     ] = None
     tokenizer: Annotated[
         str | None,
         typer.Option(
-            help="whitespace, or english for plain text of yours", show_default="whitespace"
+            help="whitespace, or english for your own plain text", show_default="whitespace"
         ),
     ] = None
     check_counts: Annotated[
         bool,
         typer.Option(
-            help="refuse files of a named corpus that have more or fewer words than is known of it"
+            help="refuse files of a named corpus if their number of words is not the expected one"
         ),
     ] = True
 
@@ -93,6 +93,6 @@ class PreparationOptions:
             object.__setattr__(self, "fractions", (valid, test))
 
     def given(self, *names: str) -> dict[str, Any]:
-        """Return those of the named options that were given, with their values."""
+        """Return the values of the named options that were given."""
         options = {name: getattr(self, name) for name in names}
         return {name: value for name, value in options.items() if value is not None}

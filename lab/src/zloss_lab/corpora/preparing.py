@@ -1,4 +1,4 @@
-"""`prepare`: a named corpus or the user's own text, found, read, checked, and put in its place at once."""
+"""The function `prepare`, which makes a corpus from a named corpus or from the user's own text."""
 
 import json
 import os
@@ -19,10 +19,10 @@ from zloss_lab.corpora.options import PreparationOptions
 from zloss_lab.corpora.reading import COMPRESSED, sha256_of
 from zloss_lab.corpora.tokenizing import TextFormat
 
-# Workers import the package, and torch with it, before they begin: one core has read as much as this by then.
+# Workers first import this package and torch. In the same time one core reads about this much text.
 _ALONE_UP_TO_BYTES = 128 * 2**20
-_COMPRESSION = 4  # about, for text
-_MOST_WORKERS = 16  # so many keep the process busy that puts their results together
+_COMPRESSION = 4  # about the ratio for text
+_MOST_WORKERS = 16  # more workers would wait for the main process, which combines their results
 
 
 def prepare(
@@ -34,16 +34,17 @@ def prepare(
     progress: ByteWatcher | None = None,
     **options: Any,
 ) -> Corpus:
-    """Make a prepared corpus in `folder`, or open the corpus that is there already.
+    """Make a prepared corpus in `folder`, or open the corpus that is already there.
 
     Args:
-        name_or_path: a name of the CATALOGUE, or a text file or folder of your own (plain, .gz, .xz, .zst; UTF-8);
-            write "./ptb" for a folder that is called like a named corpus
-        folder: made by this; it appears when all is done, and never half of it
-        downloads: where downloaded files are kept; `downloads` beside the folder by default
-        workers: processes beside this one; by default none for a small corpus and one per core for others
-        progress: called with the stage ("download", "unpack", "read", "count", "write"), bytes done and bytes in all
-        **options: fields of `PreparationOptions`, such as `min_count=3`
+        name_or_path: a name of the CATALOGUE, or your own text file or folder (UTF-8; plain, .gz, .xz or .zst). Write
+            "./ptb" for a folder with the name of a named corpus.
+        folder: the folder for the corpus. It appears when the corpus is complete.
+        downloads: the folder for downloaded files. The default is `downloads` beside the folder of the corpus.
+        workers: number of worker processes. The default is none for a small corpus and one per core for others.
+        progress: called with the stage ("download", "unpack", "read", "count" or "write"), the bytes done and the
+            bytes in all.
+        **options: fields of `PreparationOptions`, such as `min_count=3`.
     """
     chosen = PreparationOptions(**options)
     folder, report = Path(folder), progress or _silent
@@ -66,7 +67,7 @@ def prepare(
 
 @dataclass(frozen=True)
 class _Job:
-    """What is to be prepared."""
+    """The name and the recipe of a corpus that the user wants."""
 
     name: str
     recipe: Recipe
@@ -74,7 +75,7 @@ class _Job:
 
     @property
     def options(self) -> dict[str, Any]:
-        """As a manifest has them."""
+        """The recipe as a table, as it is in a manifest."""
         return dict(json.loads(json.dumps(asdict(self.recipe))))
 
 
@@ -102,7 +103,7 @@ def _refuse(whose: str, given: Iterable[str]) -> None:
 def _make(
     folder: Path, job: _Job, files: Files, workers: int, check_counts: bool, progress: ByteWatcher
 ) -> None:
-    """All in a folder beside, which takes its place when it is complete."""
+    """Make the corpus in a temporary folder, which is renamed when it is complete."""
     with _explained(folder), durable.new_folder(folder) as partial:
         manifest = build(job.name, job.recipe, files, partial, workers=workers, progress=progress)
         if job.is_named and check_counts:
@@ -112,7 +113,7 @@ def _make(
 
 @contextmanager
 def _explained(folder: Path) -> Iterator[None]:
-    """What can go wrong in writing, in one sentence. Errors of reading are told where they happen."""
+    """Turn an error of writing into a `CorpusError`. Errors of reading are explained where they happen."""
     try:
         yield
     except OSError as error:
@@ -127,10 +128,10 @@ def _explained(folder: Path) -> Iterator[None]:
 
 
 def _is_prepared(folder: Path, job: _Job, files: Files | None = None) -> bool:
-    """Whether this very corpus is there already; anything else in its place is refused.
+    """Return whether the folder has this corpus already. Other content of the folder is an error.
 
-    A source with the size and time of change that were recorded is taken as unchanged, another one is read. Where no
-    files are given, the name of the corpus is enough.
+    A source file with the recorded size and time of change counts as unchanged. If its time differs, its checksum
+    decides. Without `files`, the name and the options of the corpus are compared only.
     """
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
@@ -144,9 +145,9 @@ def _is_prepared(folder: Path, job: _Job, files: Files | None = None) -> bool:
         {"name": manifest.get("name"), **manifest.get("options", {})},
     )
     if different := [key for key in asked if asked[key] != found.get(key)]:
-        told = ", ".join(f"{key} {found.get(key)!r} (now {asked[key]!r})" for key in different)
+        changes = ", ".join(f"{key} {found.get(key)!r} (now {asked[key]!r})" for key in different)
         raise CorpusError(
-            f"{folder} has a corpus that was prepared otherwise: {told}. Choose another folder or remove it"
+            f"{folder} has a corpus that was prepared otherwise: {changes}. Choose another folder or remove it"
         )
     if files is not None and not _same_sources(manifest, files):
         raise CorpusError(
@@ -177,10 +178,10 @@ def _same_source(recorded: Manifest, current: tuple[str, Path]) -> bool:
 
 
 def _check_counts(job: _Job, manifest: Manifest) -> None:
-    """What must come out is a checksum that costs nothing."""
+    """Refuse a named corpus with other word counts than the catalogue expects. This check costs nothing."""
     corpus = CATALOGUE[job.name]
     found = {
-        f"words in its {split} split": told["words"] for split, told in manifest["splits"].items()
+        f"words in its {split} split": entry["words"] for split, entry in manifest["splits"].items()
     }
     expected = {
         f"words in its {split} split": words for split, words in corpus.expected_words.items()
@@ -200,7 +201,7 @@ def _check_counts(job: _Job, manifest: Manifest) -> None:
 
 
 def _name_of(path: Path) -> str:
-    """After the file or folder, without endings."""
+    """Return the name of a file or folder without its endings."""
     return path.resolve().name.partition(".")[0] or "text"
 
 
@@ -220,4 +221,4 @@ def _workers(asked: int | None, files: Files) -> int:
 
 
 def _silent(stage: str, done_bytes: int, total_bytes: int) -> None:
-    """Progress that nobody wants to see."""
+    """Ignore the progress."""

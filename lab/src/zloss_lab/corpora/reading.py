@@ -1,7 +1,7 @@
-"""Text files, plain or compressed, as a stream of blocks that end where a line ends, or at least a word.
+"""Text files, plain or compressed, as a stream of blocks that end at the end of a line, or at least of a word.
 
-A file is read once, from start to end, and never held in whole, however long its lines are. What is read is UTF-8 and
-nothing else: a byte that is not is refused with its place, because a guess would change the words silently.
+A file is read once, from start to end, and is never in memory as a whole, however long its lines are. Text must be
+UTF-8. Other bytes are refused, with their position in the error, because a guess would change the words silently.
 """
 
 import codecs
@@ -22,9 +22,9 @@ from zloss_lab.corpora.errors import CorpusError
 
 COMPRESSED = (".gz", ".xz", ".zst")
 BLOCK_BYTES = 2**20
-LONGEST_WORD_BYTES = 2**20  # what has no space for longer than that is no text
+LONGEST_WORD_BYTES = 2**20  # longer stretches without a space are refused
 _RAW_BYTES = 2**20
-_PACKED_BYTES = 2**16  # some hundred kilobytes of text
+_PACKED_BYTES = 2**16  # compressed, about some hundred kilobytes of text
 _ZSTD_MODULES = ("compression.zstd", "zstandard")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -35,18 +35,17 @@ class Block:
 
     text: bytes
     path: Path
-    offset: int  # of its first byte in the text, decompressed
-    starts_line: bool  # no word of its first line came before
+    offset: int  # position of its first byte in the decompressed text
+    starts_line: bool  # the block starts with the first word of a line
 
     def check(self, words: bytes) -> None:
-        """Refuse what is not UTF-8 text; `words` are the different words of the block, which are fewer."""
-        if (
-            b"\0" in words and not self._is_utf_16
-        ):  # first: no conversion makes a text of an archive
+        """Refuse a block that is not UTF-8 text. Only `words` are checked, the different words of the block."""
+        # Zero bytes first: advice to convert the encoding does not help with an archive.
+        if b"\0" in words and not self._is_utf_16:
             where = self.offset + self.text.index(b"\0")
             raise CorpusError(
-                f"{self.path} is binary, not text: a zero byte at position {where:,}. Unpack an archive first; what is "
-                f"compressed is read where its name ends in {', '.join(COMPRESSED)}"
+                f"{self.path} is binary, not text: a zero byte at position {where:,}. Unpack an archive first; a "
+                f"compressed file is read if its name ends in {', '.join(COMPRESSED)}"
             )
         try:
             words.decode()
@@ -69,7 +68,7 @@ class Block:
 
 
 class SourceFile:
-    """A text file, and after `blocks` has come to its end also the checksum of what lies on the disk."""
+    """A text file. Its checksum is known after all of its blocks were read."""
 
     def __init__(self, path: Path) -> None:
         with _readable(path):
@@ -81,11 +80,11 @@ class SourceFile:
 
     @property
     def sha256(self) -> str:
-        """Of the file as it lies on the disk, compressed or not, as far as it has been read."""
+        """The checksum of the file on the disk, compressed or not, as far as it has been read."""
         return self._hash.hexdigest()
 
     def blocks(self, report: Callable[[int], None]) -> Iterator[Block]:
-        """All of the text in blocks of about BLOCK_BYTES; `report` is told how many bytes of the file were read."""
+        """Yield the text in blocks of about BLOCK_BYTES; `report` is called with the bytes read from the file."""
         with _readable(self.path), self.path.open("rb", buffering=0) as file:
             raw: Any = io.BufferedReader(_Watched(file, self._hash.update, report), _RAW_BYTES)
             with _decompressed(raw, self.path) as stream:
@@ -93,7 +92,7 @@ class SourceFile:
 
 
 def text_name(path: Path) -> str:
-    """The name of the file without the ending that says how it is compressed.
+    """Return the name of the file without the ending of a compression.
 
     >>> text_name(Path("data/ptb.train.txt.xz"))
     'ptb.train.txt'
@@ -102,7 +101,7 @@ def text_name(path: Path) -> str:
 
 
 def sha256_of(path: Path) -> str:
-    """The checksum of a file, read piece by piece."""
+    """Return the checksum of a file, which is read in pieces."""
     with _readable(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -134,7 +133,7 @@ def _without_mark(text: bytes, offset: int) -> bytes:
 
 
 class _Watched(io.RawIOBase):
-    """A file that shows all that is read from it to a checksum and to a progress bar."""
+    """A file that passes all bytes that are read to a checksum and their number to a progress bar."""
 
     def __init__(
         self, file: Any, show: Callable[[memoryview], None], report: Callable[[int], None]
@@ -162,7 +161,7 @@ def _decompressed(raw: IO[bytes], path: Path) -> IO[bytes]:
 
 
 def _open_zstd(raw: IO[bytes]) -> IO[bytes]:
-    """By the standard library from Python 3.14 on, before that by a package that need not be there."""
+    """Open a .zst file with the standard library of Python 3.14, or else with the package zstandard."""
     standard, package = map(_imported, _ZSTD_MODULES)
     if standard is not None:
         opened: IO[bytes] = standard.open(raw, "rb")
@@ -175,7 +174,7 @@ def _open_zstd(raw: IO[bytes]) -> IO[bytes]:
 
 
 def _imported(name: str) -> Any:
-    """The module, None where it is not there."""
+    """Return a module, or None if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -183,7 +182,10 @@ def _imported(name: str) -> Any:
 
 
 class _Frames(io.RawIOBase):
-    """All frames of a .zst file. Files that zstandard opens itself end in silence where the last frame is cut short."""
+    """All frames of a .zst file.
+
+    The file reader of zstandard itself ends without an error if the last frame is cut short.
+    """
 
     def __init__(self, raw: IO[bytes], new_frame: Callable[[], Any]) -> None:
         self._raw, self._new_frame = raw, new_frame
@@ -209,13 +211,15 @@ class _Frames(io.RawIOBase):
     def _decompress(self) -> None:
         self._frame = self._frame or self._new_frame()
         self._text = self._frame.decompress(self._packed)
-        self._packed = self._frame.unused_data  # the next frame, where this one has come to its end
+        self._packed = (
+            self._frame.unused_data
+        )  # the beginning of the next frame, if this frame has ended
         if self._frame.eof:
             self._frame = None
 
 
 def _damage() -> tuple[type[Exception], ...]:
-    """What decompressors raise where a file is damaged, of zstd the one that was needed."""
+    """Return the errors of decompressors about a damaged file, with zstd only if it was imported."""
     of_zstd = (
         module.ZstdError for name in _ZSTD_MODULES if (module := sys.modules.get(name)) is not None
     )
@@ -224,7 +228,7 @@ def _damage() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """What can go wrong with a file, in one sentence."""
+    """Turn an error about a file into a `CorpusError` of one sentence."""
     try:
         yield
     except FileNotFoundError:

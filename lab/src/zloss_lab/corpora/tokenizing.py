@@ -1,7 +1,7 @@
-"""From text to words: white space, or a small tokeniser for plain English; line ends become boundary words.
+"""Tokenizers, which split text into words at white space or by the rules of plain English.
 
-All of it works on bytes of UTF-8 as far as it can: a corpus has a few hundred thousand different words and a billion
-in all, and only the different ones need to be looked at closely.
+The end of a line becomes a boundary word. Text stays UTF-8 bytes as long as possible. A corpus has a billion words but
+only a few hundred thousand different words, so it is enough to decode the different words.
 """
 
 import re
@@ -10,27 +10,25 @@ from dataclasses import dataclass
 
 from zloss_lab.corpora.errors import CorpusError
 
-_TITLES = "mr|mrs|ms|messrs|dr|gen|col|capt|lieut|lt|hon|rev|st|jr|sr|gov|sen|rep"  # their full stop ends no sentence
+# A full stop after these words does not end a sentence.
+_TITLES = "mr|mrs|ms|messrs|dr|gen|col|capt|lieut|lt|hon|rev|st|jr|sr|gov|sen|rep"
 _ABBREVIATED = re.compile(rf"\b(?:{_TITLES}|[a-z]|(?:[a-z]\.)+[a-z])\.$", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.!?]+[\"'”)\]]*(?P<gap>\s+)(?=[\"'“(\[]*[A-Z0-9])")
-_WORD = re.compile(  # of a sentence in lower case
+_WORD = re.compile(  # for sentences in lower case
     rf"(?:[a-z]\.){{2,}}|\b(?:{_TITLES})\.|--|[^\W\d_]+(?:['-][^\W\d_]+)*|\d+(?:[.,:]\d+)*|[^\w\s]|_"
 )
-_PRINTED = {
-    "\u2018": "'",
-    "\u2019": "'",
-    "\u2013": "-",
-    "\u2014": "--",
-}  # quotes and dashes, as typed
+# Printed quotes and dashes, and how people type them.
+_PRINTED = {"\u2018": "'", "\u2019": "'", "\u2013": "-", "\u2014": "--"}
 _BLANK_LINES = re.compile(rb"\n\s+")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextFormat:
-    r"""How a text is read as words.
+    r"""The rules by which a text is split into words.
 
-    The boundary word stands for the end of each line; without one, lines mean nothing. Lines without a word are left
-    out, or kept as a boundary alone. A boundary word that occurs in the text itself counts as a boundary.
+    The boundary word stands for the end of each line. Without a boundary word the ends of lines have no meaning. Lines
+    without a word are dropped, or kept as a single boundary word. If the boundary word occurs in the text itself, it
+    counts as a boundary.
 
     >>> TextFormat().words(b"no it was n't\n\nblack monday\n")
     [b'no', b'it', b'was', b"n't", b'<eos>', b'black', b'monday', b'<eos>']
@@ -38,7 +36,7 @@ class TextFormat:
     [b'anarchism', b'originated', b'as']
     """
 
-    tokenizer: str = "whitespace"  # or a key of TOKENIZERS
+    tokenizer: str = "whitespace"  # "whitespace" or a key of TOKENIZERS
     boundary: str | None = "<eos>"
     keep_empty_lines: bool = False
 
@@ -48,7 +46,7 @@ class TextFormat:
             raise CorpusError(f"there is no tokenizer {self.tokenizer!r}: choose one of {names}")
 
     def words(self, text: bytes, *, starts_line: bool = True) -> list[bytes]:
-        """The words of a piece of text, which ends where a line or at least a word ends."""
+        """Return the words of a piece of text, which must end at the end of a line or of a word."""
         if self.tokenizer != "whitespace":
             text = TOKENIZERS[self.tokenizer](text.decode()).encode()
         if self.boundary is None:
@@ -60,7 +58,9 @@ class TextFormat:
 
 
 def english(text: str) -> str:
-    """Lower-case words and punctuation, separated by spaces, one sentence a line. Line ends end sentences too.
+    """Return words in lower case and punctuation, separated by spaces, with one sentence on each line.
+
+    The end of a line ends a sentence too.
 
     >>> english('Mr. Speaker, the U.S. Senate met. "Why?" They didn’t say--not in 1,790 words.')
     'mr. speaker , the u.s. senate met .\\n" why ? "\\nthey didn\\'t say -- not in 1,790 words .\\n'

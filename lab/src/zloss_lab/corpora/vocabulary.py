@@ -1,4 +1,4 @@
-"""The words of a corpus with their counts: class c is the c-th most frequent word of the training split."""
+"""The words of a corpus with their counts. Class c is the c-th most frequent word of the training split, from 0."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Counts = npt.NDArray[np.int64]
 
 
 class Vocabulary:
-    r"""Words with their counts in the training split, most frequent first, equally frequent ones by the alphabet.
+    r"""Words with their counts in the training split, the most frequent first, and equal counts in alphabetical order.
 
     >>> vocabulary = Vocabulary(["the", "<unk>", "company"], [5, 3, 1], unknown="<unk>")
     >>> len(vocabulary), vocabulary.id_of("company"), vocabulary.encode("the companies")
@@ -22,7 +22,7 @@ class Vocabulary:
 
     words: list[str]
     counts: Counts  # (C,)
-    unknown: str | None  # the word that stands for all others
+    unknown: str | None  # the word that replaces words outside of the vocabulary
 
     def __init__(
         self, words: Sequence[str], counts: Sequence[int] | Counts, *, unknown: str | None = None
@@ -48,11 +48,14 @@ class Vocabulary:
         return word in self._ids
 
     def id_of(self, word: str) -> int | None:
-        """The class of a word, None where it has none."""
+        """Return the class of a word, or None if it is not in the vocabulary."""
         return self._ids.get(word)
 
     def encode(self, text: str) -> list[int]:
-        """The classes of words separated by ASCII white space; a word outside is the unknown word, if there is one."""
+        """Return the classes of words that are separated by ASCII white space.
+
+        A word outside of the vocabulary becomes the unknown word. Without an unknown word it is an error.
+        """
         return [self._id_or_unknown(word.decode()) for word in text.encode().split()]
 
     def _id_or_unknown(self, word: str) -> int:
@@ -64,7 +67,7 @@ class Vocabulary:
         return index
 
     def to_bytes(self) -> bytes:
-        """One word a line, with its count behind a tab."""
+        """Return lines with a word, a tab and its count."""
         lines = (
             f"{word}\t{count}\n"
             for word, count in zip(self.words, self.counts.tolist(), strict=True)
@@ -83,7 +86,10 @@ class Vocabulary:
 
     @classmethod
     def from_bytes(cls, data: bytes, *, unknown: str | None = None) -> "Vocabulary":
-        """What `to_bytes` gave. Lines end with a newline alone: words may have other line separators of Unicode."""
+        """Return the vocabulary from the bytes that `to_bytes` made.
+
+        Only a newline ends a line, because words may contain other line separators of Unicode.
+        """
         lines = data.decode().removesuffix("\n").split("\n")
         pairs = [line.rpartition("\t") for line in lines]
         return cls(
@@ -93,28 +99,26 @@ class Vocabulary:
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """All words of a corpus before any is dropped, with their occurrences."""
+    """All words of a corpus with their counts, before rare words are dropped."""
 
-    numbering: Mapping[bytes, int]  # from 0 on, in order
+    numbering: Mapping[bytes, int]  # word to number, from 0 on, in order
     in_training: Counts  # (W,)
     elsewhere: Counts  # (W,) in the other splits
 
 
 @dataclass(frozen=True, kw_only=True)
 class WordChoice:
-    """Which words become classes. All words named here stand in the tally, with no occurrence if need be."""
+    """The rules by which words become classes. All words named here must be in the tally, maybe with a count of 0."""
 
     required: frozenset[bytes]
-    unknown: (
-        bytes  # a class only where it is required, occurs in the text, or another word is dropped
-    )
+    unknown: bytes  # becomes a class if it is required or occurs in the text, or if another word is dropped
     min_count: int = 1
     max_words: int | None = None
-    whole_vocabulary: bool = False  # count in all splits, not in the training split alone
+    whole_vocabulary: bool = False  # min_count and max_words look at the counts of all splits
 
 
 def choose(tally: Tally, choice: WordChoice) -> tuple[Vocabulary, npt.NDArray[np.uint32]]:
-    """The vocabulary, and the class of every word of the tally."""
+    """Return the vocabulary, and the class of every word of the tally."""
     words, unknown = list(tally.numbering), tally.numbering[choice.unknown]
     kept = _kept(words, tally, choice)
     counts = tally.in_training.copy()
@@ -131,7 +135,7 @@ def choose(tally: Tally, choice: WordChoice) -> tuple[Vocabulary, npt.NDArray[np
 
 
 def _kept(words: list[bytes], tally: Tally, choice: WordChoice) -> npt.NDArray[np.bool_]:
-    """Which words of the tally are classes."""
+    """Return a mask of the words of the tally that become classes."""
     everywhere = tally.in_training + tally.elsewhere
     basis = everywhere if choice.whole_vocabulary else tally.in_training
     unknown = tally.numbering[choice.unknown]
@@ -155,7 +159,7 @@ def _kept(words: list[bytes], tally: Tally, choice: WordChoice) -> npt.NDArray[n
 def _by_frequency(
     words: list[bytes], counts: Counts, among: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.int64]:
-    """The numbers of the words, most frequent first, equally frequent ones by the alphabet."""
+    """Return the numbers of the words, the most frequent first, and equal counts in alphabetical order."""
     alphabetical = np.array(
         sorted(np.flatnonzero(among).tolist(), key=words.__getitem__), dtype=np.int64
     )

@@ -1,4 +1,4 @@
-"""Triton kernels that only the lab uses. Like the library's, each is loaded on first use."""
+"""Triton kernels of the lab. As in the library, each module is loaded on first use."""
 
 from types import ModuleType
 
@@ -7,5 +7,5 @@ from zloss.kernels import available as available
 
 
 def load(name: str) -> ModuleType:
-    """The kernels in `zloss_lab.kernels.<name>`."""
+    """Return the module `zloss_lab.kernels.<name>`."""
     return kernels.load(name, package=__name__)

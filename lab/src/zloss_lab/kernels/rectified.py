@@ -1,7 +1,7 @@
-"""The way back through a rectifier and a bias in one launch.
+"""The backward pass of a rectifier and a bias in one kernel launch.
 
-Where y = relu(W x + b), it makes the gradients of W x + b and of b from that of y. A sum over the examples is taken by
-one program, in the same order every time.
+For y = relu(W x + b) the kernel makes the gradients of W x + b and of b from the gradient of y. One program takes the
+sum over all examples for its columns, in the same order every time.
 
 Shape letters: B examples, H width.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from zloss.kernels.tiles import pieces
 
-# What one program holds. Narrow, as one program has to see all rows of a column, and there should be many programs.
+# The tile of one program. It is narrow, because a program reads all rows of its columns, and many programs are wanted.
 _ROWS, _COLUMNS, _WARPS = 256, 16, 4
 
 
@@ -22,7 +22,7 @@ def grad_through_relu(
     grad: Tensor,  # (B, H), of y
     y: Tensor,  # (B, H)
 ) -> tuple[Tensor, Tensor]:  # (B, H), (H,)
-    """`g = grad.masked_fill(y <= 0, 0)` and `g.sum(0)`."""
+    """Return `g = grad.masked_fill(y <= 0, 0)` and `g.sum(0)`."""
     num, width = y.shape
     masked = torch.empty(num, width, dtype=grad.dtype, device=grad.device)
     total = torch.empty(width, dtype=grad.dtype, device=grad.device)
@@ -61,7 +61,7 @@ def _grad_through_relu(
         inside = (r < B)[:, None] & (c < H)[None, :]
         here = r[:, None].to(tl.int64) * H + c[None, :]
         g = tl.load(grad + here, mask=inside, other=0).to(ACC)
-        # Not `y > 0`: torch lets the gradient of a NaN pass, so that it is not hidden.
+        # Not `y > 0`: like torch, this keeps the gradient where y is NaN, so that a NaN is not hidden.
         g = tl.where(tl.load(y + here, mask=inside, other=0) <= 0, 0.0, g)
         tl.store(masked + here, g, mask=inside)
         sums += g

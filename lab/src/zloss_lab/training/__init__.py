@@ -1,8 +1,8 @@
 """Training an n-gram language model: `fit(config, folder) -> Run`, resumable at any step to the identical result.
 
-A run that was killed continues as if nothing had happened, bit for bit on a CPU. It may be given a time instead of a
-number of steps, `training.seconds`. What it comes to then depends on how fast the machine is, and a run that was
-interrupted goes on with the time that it has left, to no identical result.
+A run that was killed continues as if nothing had happened, bit for bit on a CPU. The exception is a run with a time
+limit, `training.seconds`. Its result depends on the speed of the machine. After an interruption it continues for the
+time that is left, and the result is not identical.
 """
 
 from zloss_lab.training.assembly import (

@@ -1,4 +1,4 @@
-"""From an experiment to what it trains: device, text, network and optimizers."""
+"""The parts of an experiment, made from its config: device, corpus, batches, network and optimizers."""
 
 import torch
 from torch.optim import Optimizer
@@ -6,15 +6,15 @@ from torch.optim import Optimizer
 from zloss_lab.corpora import Corpus, MissingCorpusError
 from zloss_lab.networks import NgramNetwork
 from zloss_lab.ngrams import NgramBatches
-from zloss_lab.runs import Checkpoint, Run, RunError
+from zloss_lab.runs import Run, RunCheckpoint, RunError
 from zloss_lab.training.experiment import Experiment
 from zloss_lab.training.state import with_prefix
 
-_EVALUATION_SEED = 0  # runs with other seeds are judged by the same sample
+_EVALUATION_SEED = 0  # so that runs with different seeds are evaluated on the same sample
 
 
 def device_of(name: str) -> torch.device:
-    """The device by name; "auto" is a GPU where there is one."""
+    """Return a device by its name. The name "auto" stands for a GPU if the machine has one, else for the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -35,7 +35,7 @@ def device_of(name: str) -> torch.device:
 
 
 def open_corpus(config: Experiment, run: Run) -> Corpus:
-    """The corpus of an experiment; where it is gone, a run that has begun can be told where it is now."""
+    """Open the corpus of an experiment. If it has moved, the error says where a run names its corpus."""
     try:
         return Corpus.open(config.corpus)
     except MissingCorpusError as error:
@@ -43,14 +43,14 @@ def open_corpus(config: Experiment, run: Run) -> Corpus:
         if not noted.exists():
             raise
         raise MissingCorpusError(
-            f"{error}, or change `corpus` in {noted} where it has moved"
+            f"{error}, or change `corpus` in {noted} if it has moved"
         ) from error
 
 
 def batches_of(
     corpus: Corpus, split: str, config: Experiment, device: torch.device, *, shuffle: bool = True
 ) -> NgramBatches:
-    """The n-grams of a split, as the experiment wants them."""
+    """Return the n-grams of a split with the settings of an experiment."""
     return NgramBatches(
         corpus.split(split),
         context=config.network.context,
@@ -65,13 +65,13 @@ def batches_of(
 
 
 def build_network(config: Experiment, corpus: Corpus, device: torch.device) -> NgramNetwork:
-    """The network of an experiment, with new weights."""
+    """Return the network of an experiment, with new weights."""
     counts = torch.tensor(corpus.vocabulary.counts)
     return NgramNetwork(config.network, len(corpus.vocabulary), counts=counts, device=device)
 
 
 def build_optimizers(config: Experiment, network: NgramNetwork) -> list[Optimizer]:
-    """The optimizers of an experiment, for its network."""
+    """Return the optimizers of an experiment for its network."""
     training = config.training
     return network.optimizers(
         training.optimizer,
@@ -83,13 +83,10 @@ def build_optimizers(config: Experiment, network: NgramNetwork) -> list[Optimize
     )
 
 
-def load_network(network: NgramNetwork, checkpoint: Checkpoint, corpus: Corpus) -> None:
-    """Give a network the weights of a checkpoint, if these are for the words of the corpus."""
-    classes, vocabulary = (
-        checkpoint.state.get("classes"),
-        checkpoint.state.get("vocabulary"),
-    )  # early ones had none
-    if classes != network.head.num_classes or vocabulary not in (None, corpus.vocabulary_sha256):
+def load_network(network: NgramNetwork, checkpoint: RunCheckpoint, corpus: Corpus) -> None:
+    """Load the weights of a checkpoint into a network. A checkpoint for other words than the corpus is refused."""
+    classes, vocabulary = checkpoint.state.get("classes"), checkpoint.state.get("vocabulary")
+    if classes != network.head.num_classes or vocabulary != corpus.vocabulary_sha256:
         raise RunError(
             f"the checkpoint has {classes} classes, the vocabulary {network.head.num_classes}, or other words: "
             f"{corpus.folder} is not the corpus that the run was trained on"

@@ -1,4 +1,4 @@
-"""What defines a run: the text, the network, and how it is trained."""
+"""The configuration of a run: its corpus, its network and its training."""
 
 import math
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Literal
 from zloss_lab.evaluation import Evaluation, is_made_large
 from zloss_lab.networks import NetworkConfig
 
-# Keys of a training that are counted in ones.
+# Keys that must be at least 1, if they are not none.
 _COUNTS = (
     "batch_size",
     "epochs",
@@ -23,38 +23,40 @@ _COUNTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """How to train. The defaults are those of the paper for Penn Treebank where it gives them."""
+    """Settings of a training.
+
+    A default is the value of the paper for Penn Treebank, if the paper has one.
+    """
 
     batch_size: int = 250
-    mode: Literal["running", "sentence"] = (
-        "running"  # contexts run across sentences, or are filled up before them
-    )
-    optimizer: Literal["sgd", "adam"] = "sgd"  # of all layers but the output
-    lr: float = 1.0
-    output_lr: float = 20.0
+    # Contexts run across the ends of sentences, or start with padding at the start of a sentence.
+    mode: Literal["running", "sentence"] = "running"
+    optimizer: Literal["sgd", "adam"] = "sgd"  # of all layers except the output
+    lr: float = 1.0  # of all layers except the output
+    output_lr: float = 20.0  # of the output layer
     weight_decay: float = 0.0  # of the hidden layers
     output_weight_decay: float = 0.0  # of the head
-    clip: float | None = None  # norm of the gradient of the whole network
-    epochs: int | None = 20  # at most; where none, the schedule ends it
-    steps: int | None = None  # at most, if fewer
+    clip: float | None = None  # largest norm of the gradient of the whole network
+    epochs: int | None = 20  # at most; without a limit the schedule ends the training
+    steps: int | None = None  # at most
     seconds: float | None = (
-        None  # of training steps at most; validations and checkpoints are not counted
+        None  # at most, of training steps; validations and checkpoints do not count
     )
-    validate_every: int | None = None  # steps; an epoch where none
+    validate_every: int | None = None  # steps; once an epoch if none
     validation_examples: int = 20_000
-    score: str = "top_10_error"  # what decides: top_K_error, mean_rank, perplexity (lower is better) or mrr (higher)
-    schedule: Literal["plateau", "linear"] = (
-        "plateau"  # of the learning rates; the next three are for plateau
-    )
-    lr_factor: float = 0.5  # of all learning rates, when the score has not improved
-    patience: int = 0  # so many validations in a row before that
-    stop_after: int = (
-        4  # lowerings in a row without an improvement; the last is the end, and is not tried
-    )
+    # Decides which checkpoint is the best. For top_K_error, mean_rank and perplexity lower is better, for mrr higher.
+    score: str = "top_10_error"
+    schedule: Literal["plateau", "linear"] = "plateau"  # the next three keys are for plateau
+    lr_factor: float = 0.5  # multiplies all learning rates when the score has not improved
+    patience: int = 0  # validations in a row without an improvement before the rates are lowered
+    # Training ends where the rates would be lowered this number of times in a row without an improvement.
+    stop_after: int = 4
     checkpoint_every: int = 1000  # steps
-    keep: int = 2  # newest checkpoints; the best stays too
+    keep: int = 2  # number of newest checkpoints that are kept; the best one is kept too
     log_every: int = 100  # steps
-    graph: bool = True  # on a GPU, replay the whole step as a CUDA graph wherever nothing in it waits for the device
+    graph: bool = (
+        True  # on a GPU, replay the step as a CUDA graph if nothing in it waits for the device
+    )
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -90,27 +92,27 @@ class TrainingConfig:
             raise ValueError(f"seconds must be a finite number > 0, got {self.seconds}")
 
     def last_step(self, epoch_steps: int) -> float:
-        """Where a run ends at the latest; infinity where no number of steps ends it."""
+        """Return the largest number of steps of a run; infinity without a limit of epochs or steps."""
         limits = (None if self.epochs is None else self.epochs * epoch_steps, self.steps)
         return min((limit for limit in limits if limit is not None), default=math.inf)
 
     def validates_at(self, step: int, epoch_steps: int) -> bool:
-        """Whether the network is judged after so many steps: at regular intervals, and at the end."""
+        """Return whether there is a validation after a step: at regular intervals, and at the end."""
         return (
             step == self.last_step(epoch_steps) or step % (self.validate_every or epoch_steps) == 0
         )
 
     def cost(self, result: Evaluation) -> float:
-        """The score that decides, as something to be made small."""
+        """Return the deciding score with a sign that makes lower values better."""
         score = result.score(self.score)
         return -score if is_made_large(self.score) else score
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Everything that defines a run."""
+    """The configuration of a run."""
 
     corpus: str  # folder of a prepared corpus
     network: NetworkConfig = field(default_factory=NetworkConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
-    device: str = "auto"  # a GPU where there is one
+    device: str = "auto"  # a GPU if the machine has one

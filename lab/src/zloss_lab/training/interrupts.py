@@ -1,4 +1,4 @@
-"""Ctrl-C at a good moment."""
+"""Ctrl-C that waits until a step is complete."""
 
 import signal
 import threading
@@ -9,9 +9,10 @@ from typing import Any
 
 @contextmanager
 def deferred_interrupt() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C is noted instead of raised, for the block to ask for at a good moment; a second one is raised at once.
+    """Catch Ctrl-C during the block, and yield a function that returns whether it was pressed.
 
-    In the middle of a step some layers would have moved and others not.
+    The block can then stop after a complete step. In the middle of a step some layers are updated and others are not.
+    A second Ctrl-C raises `KeyboardInterrupt` at once.
     """
     asked: list[bool] = []
 
@@ -20,7 +21,9 @@ def deferred_interrupt() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         asked.append(True)
 
-    if threading.current_thread() is not threading.main_thread():  # which alone hears of signals
+    if (
+        threading.current_thread() is not threading.main_thread()
+    ):  # only the main thread gets signals
         yield lambda: False
         return
     before = signal.signal(signal.SIGINT, note)

@@ -1,4 +1,4 @@
-"""What is told to whoever watches a training."""
+"""Progress reports of a training."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,15 +8,19 @@ from zloss_lab.evaluation import Evaluation
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingProgress:
-    """What a watcher is told, every `log_every` steps and after each validation."""
+    """A progress report, made every `log_every` steps and after each validation."""
 
     step: int
-    steps: float  # where it will end, as far as can be told; infinity where the scores decide that
+    steps: (
+        float  # expected number of steps in all; infinity if the scores decide when training ends
+    )
     epoch: float
     loss: float
     lr: float
     words_per_second: float
-    condition: float | None  # of the factors of the output layer
+    condition: (
+        float | None
+    )  # condition number of the factors of the output layer, if it has factors
     validation: Evaluation | None = None
 
 

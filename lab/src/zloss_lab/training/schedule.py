@@ -1,20 +1,20 @@
-"""When learning rates fall, and when training ends.
+"""Schedules for the learning rates and for the end of training.
 
-By the schedule "plateau" the learning rates fall when the validation score stops improving, and training stops when
-that no longer helps. By "linear" they fall to zero over the whole run, whatever the scores are.
+With the schedule "plateau" the learning rates fall when the validation score stops improving, and training ends when
+lower rates no longer help. With "linear" they fall to zero over the whole run and do not depend on the scores.
 """
 
 from dataclasses import dataclass
 
 from zloss_lab.training.experiment import TrainingConfig
 
-# Of the linear schedule. A learning rate is part of a captured CUDA graph, and each change captures anew.
+# Number of learning rates of the linear schedule. A CUDA graph contains the rate, so each change needs a new capture.
 STAGES = 20
 
 
 @dataclass
 class Schedule:
-    """What the learning rates and the end of training depend on."""
+    """The state of a schedule: the factor of the learning rates, and the validation scores that led to it."""
 
     factor: float = 1.0  # of the learning rates
     best: float | None = None
@@ -23,7 +23,7 @@ class Schedule:
     lowered: int = 0  # times since the best
 
     def update(self, score: float, step: int, config: TrainingConfig) -> bool:
-        """Take note of a validation score, lower being better; returns whether it is the best so far."""
+        """Add a validation score, where lower is better, and return whether it is the best so far."""
         if self.best is None or score < self.best:
             self.best, self.best_step, self.waiting, self.lowered = score, step, 0, 0
             return True
@@ -35,7 +35,7 @@ class Schedule:
 
 
 def linear_factor(done: float, total: float) -> float:
-    """Of the learning rates, after so many of all steps or seconds: from 1 towards 0 in equal stages.
+    """Return the factor of the learning rates after a part of all steps or seconds. It falls from 1 in equal stages.
 
     >>> [linear_factor(step, 100) for step in (0, 4, 5, 50, 99)]
     [1.0, 1.0, 0.95, 0.5, 0.05]

@@ -1,7 +1,8 @@
-"""A network on its way through the steps of a run.
+"""The training of a network: steps, validations, the schedule and checkpoints.
 
-Everything that decides what comes next is in a checkpoint: weights, optimizers, learning rates, the place in the data,
-the state of the random numbers and what the schedule remembers. Batches are a pure function of seed, epoch and index.
+A checkpoint has everything that the rest of a training depends on. That is the number of steps and the states of the
+weights, the optimizers, the schedule and the random numbers. The data need no state, because a batch is a pure function
+of seed, epoch and index.
 """
 
 import math
@@ -16,7 +17,7 @@ from torch import Tensor
 import zloss
 from zloss_lab.configuration import to_table
 from zloss_lab.evaluation import Evaluation, evaluate, finite, require_score
-from zloss_lab.runs import Checkpoint, Run, RunError
+from zloss_lab.runs import Run, RunCheckpoint, RunError
 from zloss_lab.stopwatch import Stopwatch
 from zloss_lab.training.assembly import (
     batches_of,
@@ -31,21 +32,27 @@ from zloss_lab.training.interrupts import deferred_interrupt
 from zloss_lab.training.progress import TrainingProgress, TrainingWatcher
 from zloss_lab.training.schedule import Schedule, linear_factor
 from zloss_lab.training.state import (
-    joined_state,
     random_states,
+    restore_states,
     set_random_states,
-    split_state,
+    split_states,
     with_prefix,
 )
+from zloss_lab.training.stepping import Stepper
 
-# What torch says of a number that is too large for the type of a weight, such as a learning rate of 1e300.
+# Part of torch's message about a number that is too large for the type of a weight, such as a learning rate of 1e300.
 _OVERFLOWS = "without overflow"
-# After which a run is timed: in them kernels are compiled and the step is captured, once and for all runs of a process.
+# The first steps after a start are not timed, because they compile kernels and capture the step.
 _UNTIMED_STEPS = 5
 
 
 class DivergedError(RunError):
-    """The loss is no longer a number: `reason` says where, the message also what to do with the run."""
+    """The loss is no longer a finite number.
+
+    Args:
+        reason: the step and the fault.
+        advice: a sentence that is added to the message, with advice to the user.
+    """
 
     def __init__(self, reason: str, advice: str = "") -> None:
         super().__init__(reason + advice)
@@ -53,7 +60,13 @@ class DivergedError(RunError):
 
 
 class Trainer:
-    """A network with its data, optimizers and schedule, on its way through the steps of a run."""
+    """A network in training, with its data, optimizers and schedule.
+
+    Args:
+        config: the experiment.
+        run: the folder for metrics and checkpoints.
+        watch: called with progress reports.
+    """
 
     def __init__(self, config: Experiment, run: Run, watch: TrainingWatcher) -> None:
         self.config, self.run, self.watch = config, run, watch
@@ -66,21 +79,19 @@ class Trainer:
         self.optimizers = build_optimizers(config, self.network)
         require_score(config.training.score, is_likelihood=self.network.head.is_likelihood)
         self.schedule, self.step = Schedule(), 0
-        self.stopwatch = Stopwatch()  # for steps alone
+        self.stopwatch = Stopwatch()  # runs during steps only, not during validations
         self._timed_from, self._is_over = _UNTIMED_STEPS, False
-        self._since = (time.perf_counter(), 0)
+        self._last_report = (time.perf_counter(), 0)  # time and step
         self._logged_refactors = 0
-        # The next batch by its index on the device, where a captured step counts it up, and which step that would be.
-        self._index, self._next = torch.zeros((), dtype=torch.long, device=self.device), -1
-        self._replayed = zloss.CapturedStep(self._take_indexed_step, optimizers=self.optimizers)
+        self._stepper = Stepper(config.training, self.network, self.optimizers, self.batches)
 
     @property
     def last_step(self) -> float:
-        """Where the run ends at the latest; infinity where no number of steps ends it."""
+        """The largest number of steps of the run; infinity if it has no limit of steps or epochs."""
         return self.config.training.last_step(len(self.batches))
 
     def train(self) -> None:
-        """Take all steps that are left. On Ctrl-C finish the step and save first."""
+        """Take all steps that are left. Ctrl-C ends training after the current step, with a checkpoint."""
         self._is_over = self._ends_here()
         with deferred_interrupt() as is_asked_to_stop:
             while not self._is_over and self.schedule.lowered < self.config.training.stop_after:
@@ -93,51 +104,20 @@ class Trainer:
         self._save_once()
 
     def _ends_here(self) -> bool:
-        """Whether all steps have been taken, or the time is up."""
+        """Return whether all steps have been taken or the time is up."""
         seconds = self.config.training.seconds
         return self.step >= self.last_step or (
             seconds is not None and self.stopwatch.lap() >= seconds
         )
 
     def take_step(self) -> Tensor:
-        """One step of all optimizers; the loss stays on the device."""
+        """Take the next step, and return its loss, which stays on the device."""
         if self.config.training.schedule == "linear":
             self._lower_rates_linearly()
-        epoch, index = divmod(self.step, len(self.batches))
-        if self.is_captured:
-            if index == 0 or self.step != self._next:
-                self.batches.start(epoch)
-                self._index.fill_(index)
-            with self._refusal_explained():
-                loss, self._next = self._replayed(), self.step + 1
-        else:
-            batch = self.batches.batch(epoch, index)
-            with self._refusal_explained():
-                loss = self._learn(*batch)
+        with self._refusal_explained():
+            loss = self._stepper.take(self.step)
         self.step += 1
         return loss
-
-    @property
-    def is_captured(self) -> bool:
-        """Whether steps are replayed from a CUDA graph: nothing in them may wait for the device, as sparse Adam does,
-        and the norm of a row-sparse gradient.
-        """
-        training = self.config.training
-        never_waits = (
-            training.optimizer == "sgd"
-            and training.clip is None
-            and self.network.head.is_capturable
-        )
-        return training.graph and self.device.type == "cuda" and never_waits
-
-    def _take_indexed_step(self) -> Tensor:
-        batch = self.batches.at(self._index)
-        self._index.add_(1)
-        return self._learn(*batch)
-
-    def _learn(self, context: Tensor, target: Tensor) -> Tensor:
-        self.network.train()
-        return self.network.learn(context, target, self.optimizers, clip=self.config.training.clip)
 
     def _after_step(self, loss: Tensor) -> None:
         training = self.config.training
@@ -145,9 +125,11 @@ class Trainer:
         logs = self._is_over or self.step % training.log_every == 0
         validates = self._is_over or training.validates_at(self.step, len(self.batches))
         saves = self.step % training.checkpoint_every == 0
-        if logs or validates or saves:  # what has diverged is not kept
-            self._require_finite(loss)
-            self.stopwatch.pause()  # now that the device has done what it was told to
+        if logs or validates or saves:
+            self._require_finite(
+                loss
+            )  # this waits for the device, so that the stopwatch counts complete steps
+            self.stopwatch.pause()
         if logs:
             self._log(loss.item())
         is_best = validates and self._validate()
@@ -162,7 +144,10 @@ class Trainer:
 
     @contextmanager
     def _refusal_explained(self) -> Iterator[None]:
-        """For whatever asks a layer: it refuses numbers beyond reason, on a GPU maybe those of some steps ago."""
+        """Turn the refusal of a layer into a `DivergedError`.
+
+        A layer refuses numbers that are infinite or far too large. On a GPU the numbers may be some steps old.
+        """
         try:
             yield
         except (ValueError, RuntimeError) as error:
@@ -171,7 +156,7 @@ class Trainer:
             raise self._diverged(str(error)) from error
 
     def _diverged(self, reason: str) -> DivergedError:
-        """What to do about it."""
+        """Return the error for a training that diverged, with advice."""
         return DivergedError(
             f"step {self.step}: {reason}",
             ". Lower the learning rates (lr, output_lr) or clip the gradient; the run stays as it was at its last "
@@ -188,12 +173,12 @@ class Trainer:
                 "loss": value,
                 "lr": progress.lr,
             }
-            | self._of_factors(progress.condition)
+            | self._factor_metrics(progress.condition)
         )
         self.watch(progress)
 
-    def _of_factors(self, condition: float | None) -> dict[str, float]:
-        """Their condition, and how often they were renewed since the last line."""
+    def _factor_metrics(self, condition: float | None) -> dict[str, float]:
+        """Return the condition number of the factors, and how often they were renewed since the last line."""
         layer = self._factored
         if layer is None or condition is None:
             return {}
@@ -206,10 +191,10 @@ class Trainer:
         return layer if isinstance(layer, zloss.FactoredLinear) else None
 
     def _progress(self, loss: float, validation: Evaluation | None = None) -> TrainingProgress:
-        then, step = self._since
+        then, step = self._last_report
         now = time.perf_counter()
         words = (self.step - step) * self.config.training.batch_size
-        self._since = (now, self.step)
+        self._last_report = (now, self.step)
         with self._refusal_explained():
             condition = None if self._factored is None else self._factored.condition()
         return TrainingProgress(
@@ -224,7 +209,7 @@ class Trainer:
         )
 
     def _expected_steps(self) -> float:
-        """Where the run will end, as far as can be told from the time that its steps took so far."""
+        """Return the number of steps that the run will have, estimated from the time of its steps so far."""
         budget, spent = self.config.training.seconds, self.stopwatch.seconds
         if self._is_over:
             return self.step
@@ -233,7 +218,7 @@ class Trainer:
         return min(self.last_step, max(self.step + 1, round(self.step * budget / spent)))
 
     def _validate(self) -> bool:
-        """Whether the score is the best so far."""
+        """Validate, and return whether the score is the best so far."""
         training = self.config.training
         with self._refusal_explained():
             result = evaluate(self.network, self.validation, limit=training.validation_examples)
@@ -268,23 +253,18 @@ class Trainer:
             f"network.{name}": tensor.detach() for name, tensor in self.network.state_dict().items()
         }
         tensors |= {f"random.{name}": state for name, state in random_states(self.device).items()}
-        options = []
-        for number, optimizer in enumerate(self.optimizers):
-            of_optimizer, rest = split_state(optimizer)
-            tensors |= {
-                f"optimizer.{number}.{name}": tensor for name, tensor in of_optimizer.items()
-            }
-            options.append(rest)
+        tensors_of_optimizers, options = split_states(self.optimizers)
+        tensors |= tensors_of_optimizers
         state = {
             "step": self.step,
             "seconds": self.stopwatch.lap(),
             "schedule": asdict(self.schedule),
             "optimizers": options,
-            "classes": self.num_classes,
+            "classes": self.network.head.num_classes,
             "vocabulary": self.corpus.vocabulary_sha256,
             "config": to_table(self.config),
         }
-        self.run.save(Checkpoint(self.step, tensors, state), keep=self.config.training.keep)
+        self.run.save(RunCheckpoint(self.step, tensors, state), keep=self.config.training.keep)
 
     def _save_once(self) -> None:
         if self.step in self.run.steps():
@@ -292,8 +272,8 @@ class Trainer:
         else:
             self.save()
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Go back to where a checkpoint was written."""
+    def restore(self, checkpoint: RunCheckpoint) -> None:
+        """Continue from a checkpoint."""
         load_network(self.network, checkpoint, self.corpus)
         try:
             self._restore_rest(checkpoint)
@@ -302,20 +282,11 @@ class Trainer:
         self.step = checkpoint.step
         self._timed_from = self.step + _UNTIMED_STEPS
         self.run.forget_after(self.step)
-        self._since = (time.perf_counter(), self.step)
+        self._last_report = (time.perf_counter(), self.step)
 
-    def _restore_rest(self, checkpoint: Checkpoint) -> None:
-        """What there is beside the weights."""
-        for number, optimizer in enumerate(self.optimizers):
-            of_optimizer = with_prefix(checkpoint.tensors, f"optimizer.{number}.")
-            optimizer.load_state_dict(
-                joined_state(of_optimizer, checkpoint.state["optimizers"][number])
-            )
-        self.schedule = Schedule(**{"best_step": self.run.best_step} | checkpoint.state["schedule"])
-        self.stopwatch = Stopwatch(checkpoint.state.get("seconds", 0.0))  # early ones had none
+    def _restore_rest(self, checkpoint: RunCheckpoint) -> None:
+        """Restore the optimizers, the schedule, the stopwatch and the random numbers."""
+        restore_states(self.optimizers, checkpoint.tensors, checkpoint.state["optimizers"])
+        self.schedule = Schedule(**checkpoint.state["schedule"])
+        self.stopwatch = Stopwatch(checkpoint.state["seconds"])
         set_random_states(with_prefix(checkpoint.tensors, "random."), self.device)
-
-    @property
-    def num_classes(self) -> int:
-        """C."""
-        return self.network.head.num_classes

@@ -11,11 +11,13 @@ from zloss_lab.inspection.plotting import plot_runs
 from zloss_lab.inspection.run_table import readable_runs, runs_table
 from zloss_lab.terminal import console, errors, print_plainly
 
-Folders = Annotated[list[Path], typer.Argument(help="folders of runs, or folders full of them")]
+Folders = Annotated[
+    list[Path], typer.Argument(help="folders of runs, or folders that contain runs")
+]
 
 
 def runs(folders: Folders, as_json: AsJson = False) -> None:
-    """A table of runs to compare, each at its best validation. What cannot be read is named, with code 1."""
+    """Compare runs in a table, each at its best validation. Folders that cannot be read are named, with exit code 1."""
     found, faults = readable_runs(folders)
     rows = [row for _, row in found]
     if as_json:
@@ -37,7 +39,7 @@ def plot(
         ),
     ] = "top_10_error",
 ) -> None:
-    """Validation curves of runs. What cannot be read is named, with code 1."""
+    """Plot validation curves of runs. Folders that cannot be read are named, with exit code 1."""
     found, faults = readable_runs(folders)
     readable = [run for run, _ in found]
     left_out = plot_runs(readable, output, metric) if readable else []
@@ -49,7 +51,7 @@ def plot(
 
 
 def _leave_out(faults: list[str]) -> None:
-    """Name the folders that were left out, and end with code 1 if there are any."""
+    """Print the folders that were left out. If there are any, end with exit code 1."""
     for fault in faults:
         print_plainly(errors, f"left out: {fault}")
     if faults:

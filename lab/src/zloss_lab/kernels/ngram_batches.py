@@ -1,7 +1,7 @@
-"""A batch of n-grams in one launch: which examples come next, in shuffled order, and their words.
+"""A batch of n-grams in one kernel launch: the numbers of its examples in shuffled order, and their words.
 
-It stands for `NgramBatches.at` of `zloss_lab.ngrams`, with the Feistel network of `zloss_lab.permutation`, in place of
-some thirty small operations. All arithmetic is on 64-bit integers, as a text may be longer than 2^31 tokens.
+It replaces some thirty small operations of `NgramBatches.at` in `zloss_lab.ngrams`, with the Feistel network of
+`zloss_lab.permutation`. All arithmetic is on 64-bit integers, because a text may be longer than 2^31 tokens.
 
 Shape letters: T tokens, N examples in the text, B examples in the batch, n words of context, a base of the digits.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from zloss.kernels.tiles import pieces, power_of_2
 
-# Examples of one program. There is nothing to compute, only to wait for: few each, so that all wait at once.
+# Examples of one program. The kernel mostly waits for memory: with few examples each, many programs wait in parallel.
 _ROWS, _WARPS = 8, 1
 
 _UNSIGNED = {
@@ -26,17 +26,16 @@ _UNSIGNED = {
 
 
 def batch(
-    tokens: Tensor,  # (T,), signed integers that are read as unsigned ones
+    tokens: Tensor,  # (T,), signed integers that are read as unsigned integers
     index: Tensor,  # () int64, on the device
     *,
     rows: int,  # B
-    batch_size: int,  # B, but for the last batch
+    batch_size: int,  # B, except for a smaller last batch
     context: int,  # n
-    order: tuple[Tensor, Tensor] | None,  # (rounds, a), (a^2 - N,); None: that of the text
-    ends: tuple[int, int]
-    | None,  # boundary and padding; None: the text runs on across the ends of sentences
+    order: tuple[Tensor, Tensor] | None,  # (rounds, a), (a^2 - N,); None for the order of the text
+    ends: tuple[int, int] | None,  # boundary and padding; None for the mode "running"
 ) -> tuple[Tensor, Tensor]:  # (B, n), (B,)
-    """Contexts and targets of the examples that stand at `index * batch_size` and the `rows - 1` positions after it."""
+    """Return contexts and targets of the examples at `index * batch_size` and the `rows - 1` positions after it."""
     words = torch.empty(rows, context, dtype=torch.int64, device=tokens.device)
     target = torch.empty(rows, dtype=torch.int64, device=tokens.device)
     digits, returns = order or (None, None)
@@ -88,7 +87,7 @@ def _batch(
     COLUMNS: tl.constexpr,
 ):
     r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    # Rows beyond the batch do what the last one does, and write nothing.
+    # Rows beyond the batch repeat the last row and write nothing.
     example = tl.load(index).to(tl.int64) * batch_size + tl.minimum(r, B - 1)
     if digits is not None:
         example = _permuted(example, digits, returns, base, size, ROUNDS)
@@ -102,7 +101,7 @@ def _batch(
     is_word = (c < NUM_CONTEXT)[None, :]
     word = tl.load(tokens + place * stride, mask=is_word & (place >= 0), other=0).to(tl.int64)
     if boundary is not None:
-        # The target belongs to a later sentence than all words up to the last end of one.
+        # All words up to the last end of a sentence belong to earlier sentences than the target.
         ends = is_word & ((word == boundary) | (place < 0))
         last_end = tl.max(tl.where(ends, c[None, :], -1), 1)
         word = tl.where(c[None, :] <= last_end[:, None], padding, word)
@@ -114,7 +113,7 @@ def _permuted(position, digits, returns, base, size, ROUNDS: tl.constexpr):
     high = position // base
     low = position - high * base
     for step in tl.static_range(ROUNDS):
-        # The sum of two digits is less than twice the base: no need to divide by it.
+        # The sum of two digits is less than twice the base, so a subtraction replaces the division.
         total = high + tl.load(digits + step * base + low)
         high = low
         low = tl.where(total >= base, total - base, total)
