@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from zloss_lab.commands.bench import bench
+from zloss_lab.commands.bench_commands import bench
 from zloss_lab.commands.data import data
 from zloss_lab.commands.evaluate import evaluate
 from zloss_lab.commands.predict import predict
-from zloss_lab.commands.runs import plot, runs
+from zloss_lab.commands.runs_and_plot import plot, runs
 from zloss_lab.commands.train import train
 from zloss_lab.commands.tune import tune
 from zloss_lab.demo import run_demo
