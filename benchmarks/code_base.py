@@ -10,7 +10,8 @@ from functools import cached_property
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-# Tree by module: the first prefix that fits. The lab and the reproduction once lay inside of the library.
+# The tree of a module is that of the first prefix that fits. In older revisions, the lab and the reproduction lie
+# inside of the library.
 TREE_OF_PREFIX = {
     "zloss.lab.reproduction": "reproduction",
     "zloss.lab.paper": "reproduction",
@@ -20,7 +21,7 @@ TREE_OF_PREFIX = {
     "zloss": "library",
 }
 TREES = ("library", "lab", "reproduction")
-ROOTS = ("src/", "lab/src/")  # a module of another folder has the folder in its name
+ROOTS = ("src/", "lab/src/")  # folders that are not a part of module names
 FOLDERS = ("src", "lab", "reproduction")
 
 
@@ -64,7 +65,7 @@ class Module:
 
     @property
     def tree(self) -> str:
-        """The tree that the module belongs to; "" for a folder that is none of the three."""
+        """The tree that the module belongs to, or "" for a module outside of the three trees."""
         fitting = (tree for prefix, tree in TREE_OF_PREFIX.items() if is_in(self.name, prefix))
         return next(fitting, "")
 
@@ -103,7 +104,7 @@ class CodeBase:
 
     @classmethod
     def at_revision(cls, root: Path, revision: str) -> "CodeBase":
-        """Return the code base of a commit. `ValueError` where git does not know it."""
+        """Return the code base of a commit. `ValueError` if git does not know it."""
         archive = subprocess.run(
             ["git", "archive", revision], cwd=root, capture_output=True, check=False
         )
@@ -120,6 +121,7 @@ class CodeBase:
             )
 
     def of_tree(self, tree: str) -> "CodeBase":
+        """Return the modules of one tree."""
         return CodeBase({name: m for name, m in self.modules.items() if m.tree == tree})
 
     def imports(self, module: Module) -> set[str]:
@@ -128,7 +130,7 @@ class CodeBase:
 
     @cached_property
     def from_the_bottom_up(self) -> list[str]:
-        """All modules, each after those that it imports. `graphlib.CycleError` where there is a cycle."""
+        """The names of all modules, each after the modules that it imports. `graphlib.CycleError` for a cycle."""
         graph = {name: self.imports(module) for name, module in self.modules.items()}
         return list(TopologicalSorter(graph).static_order())
 
@@ -143,6 +145,11 @@ class CodeBase:
 
 
 def module_name(path: str) -> str:
+    """Return the name of the module in a file below the root.
+
+    >>> module_name("lab/src/zloss_lab/bench/__init__.py"), module_name("benchmarks/long_run.py")
+    ('zloss_lab.bench', 'benchmarks.long_run')
+    """
     for root in ROOTS:
         path = path.removeprefix(root)
     parts = path.removesuffix(".py").split("/")
@@ -150,13 +157,14 @@ def module_name(path: str) -> str:
 
 
 def is_in(module: str, package: str) -> bool:
+    """Return whether a module is this package or lies inside of it."""
     return module == package or module.startswith(f"{package}.")
 
 
 def imported_names(code: ast.AST, modules: Mapping[str, object]) -> Iterator[str]:
     """Yield the modules that code imports; `from zloss.layers import dense` imports `zloss.layers.dense`.
 
-    Relative imports are left out. `modules` tells submodules from other names.
+    Relative imports are left out. `modules` has the names of submodules, to distinguish them from other names.
     """
     for node in ast.walk(code):
         if isinstance(node, ast.Import):

@@ -1,16 +1,16 @@
-"""Language models with the factored Z-loss: what an epoch costs beside a dense softmax, and what is learnt.
+"""Measure language models with the factored Z-loss: the time of an epoch beside a dense softmax, and the test scores.
 
-    python benchmarks/language_model.py --part speed --corpus data/ptb     an epoch, by turns with dense softmax
-    python benchmarks/language_model.py --part ptb --corpus data/ptb       a training run, and its scores on the test
-    python benchmarks/language_model.py --part fil8 --corpus data/fil8     both, with 213,271 classes
+    python benchmarks/language_model.py --part speed --corpus data/ptb    the time of an epoch with both heads
+    python benchmarks/language_model.py --part ptb --corpus data/ptb      a training run and its test scores
+    python benchmarks/language_model.py --part fil8 --corpus data/fil8    both, with 213,271 classes
 
-Corpora are prepared by `zloss data prepare`. Each part replaces its own records in records/language_model.DEVICE.jsonl
-and leaves those of the others alone. Training runs lie in the folder that --runs names; what was interrupted goes on.
+Prepare the corpora by `zloss data prepare`. Each part replaces its own records in records/language_model.DEVICE.jsonl
+and keeps the records of other parts. Training runs lie in the folder `--runs`; an interrupted run is continued.
 
-Time is that of whole training steps, from the tokens to the updated weights, in bursts by turns, so that a slow minute
-of the machine hits both heads. Medians count; the ratio of all time spent stands beside theirs, because a median may
-leave out the refactors of the factored layer. Nothing is reported for a head whose loss does not fall meanwhile. The
-machine must have nothing else to do.
+A time is that of whole training steps, from the tokens to the updated weights. The heads take bursts of steps by turns,
+so that a slow minute of the machine affects both. A record has the ratio of the medians. It also has the ratio of all
+time spent, because a median may leave out the refactors of the factored layer. If the loss of a head does not fall,
+nothing is reported. The machine must have nothing else to do.
 """
 
 import argparse
@@ -40,38 +40,35 @@ RECORDS = Path(__file__).parent / "records"
 SUITE = "language_model"
 PRESET = "ptb"
 SOFTMAX = zloss.HeadConfig(head="dense", loss="softmax")
-SOFTMAX_LR = 0.1  # of all layers; it has no influence on time
+SOFTMAX_LR = 0.1  # of all layers; the time does not depend on it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How much is measured."""
+    """The amount of work in a measurement."""
 
     turns: int = 30
     burst: int = 10  # steps at a time
-    epochs: int = 6  # of the run of part ptb, if its schedule does not end before
+    epochs: int = 6  # of the run of part ptb, unless its schedule ends before
     steps: int = 4000  # of the run of part fil8
-    validations: int = 8  # on the way
-    validation_examples: int = 2000  # all classes have to be scored for each
-    settings: tuple[str, ...] = ()  # over the preset, as for `zloss train --set`
+    validations: int = 8  # during the run of part fil8
+    validation_examples: int = 2000  # few, because each needs the scores of all classes
+    settings: tuple[str, ...] = ()  # override the preset, as in `zloss train --set`
 
     def experiment(self, part: str, corpus: Path, device: str) -> Experiment:
-        """The preset, as long as the part wants it."""
-        settings = [f"device={device}"]
-        if part == "ptb":
-            settings += [f"training.epochs={self.epochs}"]
-        if part == "fil8":
-            settings += [
+        """Return the experiment of a part: the preset with the length of its training."""
+        length = {
+            "speed": [],
+            "ptb": [f"training.epochs={self.epochs}"],
+            "fil8": [
                 f"training.steps={self.steps}",
                 f"training.validation_examples={self.validation_examples}",
-            ]
-            settings += [
                 f"training.validate_every={max(1, self.steps // self.validations)}",
                 "training.patience=2",
-            ]
-        return build_experiment(
-            str(corpus.resolve()), preset_name=PRESET, settings=[*settings, *self.settings]
-        )
+            ],
+        }
+        settings = [f"device={device}", *length[part], *self.settings]
+        return build_experiment(str(corpus.resolve()), preset_name=PRESET, settings=settings)
 
 
 # ---- time ------------------------------------------------------------------------------------------------------------
@@ -86,7 +83,7 @@ class Timed:
         self.losses: list[float] = []
 
     def burst(self, steps: int) -> None:
-        """Take steps; with the last loss all of them have come to their end, on a GPU too."""
+        """Take and time some steps. The value of the last loss is there when all of them are done, on a GPU too."""
         start = time.perf_counter()
         for _ in range(steps):
             loss = self.trainer.take_step()
@@ -102,7 +99,7 @@ class Timed:
         if not after < before:
             head = self.trainer.config.network.head.head
             raise SystemExit(
-                f"{head}: the loss went from {before:.3f} to {after:.3f}; not measuring what does not learn"
+                f"{head}: the loss went from {before:.3f} to {after:.3f}; not measuring a head that does not learn"
             )
 
     def record(self) -> Record:
@@ -113,13 +110,15 @@ class Timed:
             "time_ms_range": [round(min(self.times_ms), 4), round(max(self.times_ms), 4)],
             "words_per_second": round(self.trainer.config.training.batch_size / median_ms * 1000),
             "epoch_steps": epoch_steps,
-            "epoch_s": round(epoch_steps * median_ms / 1000, 2),  # steps alone, no validation
+            "epoch_s": round(
+                epoch_steps * median_ms / 1000, 2
+            ),  # of the steps, without validations
             "losses": [round(loss, 4) for loss in self.losses],
         }
 
 
 def speed(part: str, experiment: Experiment, plan: Plan) -> list[Record]:
-    """The experiment and the same with dense softmax, by turns."""
+    """Return the records of an experiment and of the same with a dense softmax, which take turns."""
     training = replace(experiment.training, lr=SOFTMAX_LR, output_lr=SOFTMAX_LR)
     softmax = replace(
         experiment, network=replace(experiment.network, head=SOFTMAX), training=training
@@ -153,7 +152,10 @@ def _ratio(measure: Callable[[list[float]], float], timed: Timed, other: Timed) 
 
 
 def learning(part: str, experiment: Experiment, folder: Path) -> Record:
-    """Train, or go on with a run; what it achieves on the test split, and the most frequent words beside it."""
+    """Train a network, or continue its run, and return a record with its scores on the test split.
+
+    The scores of always predicting the most frequent words stand beside them.
+    """
     with training_bar(Console()) as watch:
         run = fit(experiment, folder, resume=(folder / "config.json").exists(), watch=watch)
     validations = [line for line in run.metrics() if line["kind"] == "validation"]
@@ -175,16 +177,16 @@ def learning(part: str, experiment: Experiment, folder: Path) -> Record:
 
 
 def refactoring(run: Run, trained: TrainedModel) -> Record:
-    """How often the factors were renewed in a run, and what part of the time of its steps that makes."""
+    """Return the number of refactors in a run, and their share of its time."""
     layer = trained.network.head.layer
     assert isinstance(layer, zloss.FactoredLinear)
     times = []
     for _ in range(3):
         start = time.perf_counter()
         layer.refactor()
-        layer.condition()  # waits for it
+        layer.condition()  # waits for the refactor
         times.append(time.perf_counter() - start)
-    refactor_s = min(times)  # the first one prepares things
+    refactor_s = min(times)  # the first refactor also prepares workspaces
     refactors = sum(line["refactors"] for line in run.metrics() if line["kind"] == "training")
     seconds = run.state()["seconds"]
     return {
@@ -196,7 +198,7 @@ def refactoring(run: Run, trained: TrainedModel) -> Record:
 
 
 def described(part: str, what: str, experiment: Experiment) -> Record:
-    """What was measured, without the place of the corpus on this machine."""
+    """Return the description of an experiment for a record, without the folder of the corpus."""
     corpus, config = Corpus.open(Path(experiment.corpus)), to_table(experiment)
     return {
         "suite": SUITE,
@@ -214,14 +216,16 @@ def described(part: str, what: str, experiment: Experiment) -> Record:
     }
 
 
-# ---- all of it -------------------------------------------------------------------------------------------------------
+# ---- records ---------------------------------------------------------------------------------------------------------
 
 
 def run(
     part: str, corpus: Path, *, plan: Plan, device: str, runs: Path, output: Path
 ) -> list[Record]:
-    """Measure a part, and put its records in the place of those that were there."""
-    where = provenance(torch.device(device))  # now: the checkout may change before the end
+    """Measure a part, and replace its records in the file."""
+    where = provenance(
+        torch.device(device)
+    )  # taken now, because the checkout may change before the end
     experiment = plan.experiment(part, corpus, device)
     records: list[Record] = []
     if part in ("ptb", "fil8"):
@@ -229,12 +233,8 @@ def run(
     if part in ("speed", "fil8"):
         records += speed(part, experiment, plan)
     records = [record | where for record in records]
-    others = (
-        [record for record in read_records(output) if record["part"] != part]
-        if output.exists()
-        else []
-    )
-    write_records(output, others + records)
+    existing = read_records(output) if output.exists() else []
+    write_records(output, [old for old in existing if old["part"] != part] + records)
     return records
 
 
@@ -258,21 +258,20 @@ def main() -> int:
         "--device", default="cpu", choices=["cpu"] + ["cuda"] * torch.cuda.is_available()
     )
     parser.add_argument(
-        "--runs", type=Path, default=Path("runs") / SUITE, help="where training runs are kept"
+        "--runs", type=Path, default=Path("runs") / SUITE, help="folder of the training runs"
     )
     parser.add_argument(
         "--output", type=Path, help=f"file to write; records/{SUITE}.DEVICE.jsonl by default"
     )
-    parser.add_argument("--turns", type=int, default=default.turns)
+    for name, text in (
+        ("turns", "turns of each head"),
+        ("burst", "steps of a head in each turn"),
+        ("epochs", "most epochs of the run of part ptb"),
+        ("steps", "steps of the run of part fil8"),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=getattr(default, name), help=text)
     parser.add_argument(
-        "--burst", type=int, default=default.burst, help="steps of a head at each turn"
-    )
-    parser.add_argument(
-        "--epochs", type=int, default=default.epochs, help="of the run of part ptb, at most"
-    )
-    parser.add_argument("--steps", type=int, default=default.steps, help="of the run of part fil8")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="over the preset"
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override the preset"
     )
     given = parser.parse_args()
     plan = Plan(
@@ -288,7 +287,7 @@ def main() -> int:
             given.part, given.corpus, plan=plan, device=given.device, runs=given.runs, output=output
         )
     except KeyboardInterrupt:
-        print("\nstopped; the same command goes on with a training run", file=sys.stderr)
+        print("\nstopped; the same command continues a training run", file=sys.stderr)
         return 130
     except ValueError as error:
         parser.error(str(error))

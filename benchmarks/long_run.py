@@ -3,8 +3,9 @@
     python benchmarks/long_run.py                 on the CPU, writes records/long_run.cpu.jsonl
     python benchmarks/long_run.py --device cuda   on a GPU, writes records/long_run.cuda.jsonl
 
-Several layers see the same batches: the factored layer in float32, dense SGD in float64, and dense SGD in float32. The
-last one shows the errors of float32 without any factors. The layers learn the task, `ZipfCodes`, at this learning rate.
+Three layers see the same batches: the factored layer in float32, dense SGD in float64, and dense SGD in float32. The
+last one shows the errors of float32 without any factors. On a CPU there is a fourth one, the factored layer with its
+small state in float32. The learning rate is large enough that the layers learn the task `ZipfCodes`.
 """
 
 import argparse
@@ -52,7 +53,7 @@ class ZipfCodes:
 
 @dataclass(frozen=True, kw_only=True)
 class LongRun:
-    """The size of a run."""
+    """The sizes, the learning rate and the seed of a run."""
 
     classes: int = 5000
     hidden: int = 64
@@ -63,7 +64,7 @@ class LongRun:
 
 
 class Runner:
-    """A layer with its optimizer, followed step by step."""
+    """A layer with its optimizer, and the errors of its losses in all steps."""
 
     def __init__(self, layer: zloss.FactoredLinear | zloss.DenseLinear, lr: float) -> None:
         self.layer = layer
@@ -73,7 +74,8 @@ class Runner:
         else:
             self.optimizer = torch.optim.SGD(layer.parameters(), lr)
         self.loss_errors: list[Tensor] = []
-        # On a GPU the factored layer is trained by a CUDA graph. A dense layer checks its targets, so it cannot be.
+        # On a GPU, the factored layer is trained by a CUDA graph. A dense layer checks its targets on the host, which a
+        # graph cannot do.
         can_be_captured = isinstance(layer, zloss.FactoredLinear) and layer.uses_kernels
         self._step = zloss.CapturedStep(self._take_step) if can_be_captured else self._take_step
 
@@ -89,6 +91,7 @@ class Runner:
         return loss.detach()
 
     def compare(self, loss: Tensor, expected: Tensor) -> None:
+        """Keep the error of a loss."""
         self.loss_errors.append((loss - expected).abs())
 
     def report(self, expected: Tensor) -> Record:
@@ -111,6 +114,7 @@ class Runner:
 
 
 def batches(run: LongRun, device: torch.device) -> Iterable[tuple[Tensor, Tensor]]:
+    """Yield the hidden batches (B, H) and targets (B,) of all steps."""
     task = ZipfCodes(classes=run.classes, inputs=run.hidden, noise=1.0, seed=run.seed)
     generator = torch.Generator().manual_seed(run.seed)
     for _ in range(run.steps):
@@ -122,7 +126,7 @@ def compare_with_dense(
     run: LongRun, device: torch.device, *, progress: bool = False
 ) -> list[Record]:
     """Return the errors of the float32 layers against dense float64 SGD, after all steps."""
-    where = provenance(device)  # first of all, because the checkout may change before the end
+    where = provenance(device)  # taken now, because the checkout may change before the end
     torch.manual_seed(run.seed)
     linear = nn.Linear(run.hidden, run.classes, bias=False, device=device)
     start = linear.weight.detach().double().clone()
@@ -131,9 +135,9 @@ def compare_with_dense(
         "factored": Runner(factored, run.lr),
         "dense": Runner(zloss.DenseLinear.from_linear(linear), run.lr),
     }
-    if device.type == "cpu":  # shows why the state is float64; it would be the same on a GPU
-        blunt = zloss.FactoredLinear.from_linear(linear, state_dtype=torch.float32)
-        runners["factored, state in float32"] = Runner(blunt, run.lr)
+    if device.type == "cpu":  # shows why the state is in float64; a GPU would give the same result
+        float32_state = zloss.FactoredLinear.from_linear(linear, state_dtype=torch.float32)
+        runners["factored, state in float32"] = Runner(float32_state, run.lr)
     reference = Runner(zloss.DenseLinear.from_linear(linear.double()), run.lr)
     losses = []
     stream = batches(run, device)

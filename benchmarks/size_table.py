@@ -26,17 +26,17 @@ class Size(Recordable):
     """The size of one tree of the code base at a revision."""
 
     revision: str
-    tree: str  # or ALL of them
+    tree: str  # one of TREES, or ALL
     files: int
     lines: int
-    statements: int  # unlike lines, they do not depend on the width of a line
+    statements: int  # unlike the number of lines, it does not depend on their width
     functions: int
     classes: int
     longest_file: int  # in lines
     longest_function: int  # in lines
     import_depth: int  # modules in the longest chain of imports inside of the tree
     class_names_used_twice: int
-    module_names_used_twice: int  # the last part of a module's name
+    module_names_used_twice: int  # counts the last parts of names
 
     @property
     def key(self) -> RecordKey:
@@ -58,6 +58,7 @@ COLUMNS = {
 
 
 def size_of(code_base: CodeBase, revision: str, tree: str) -> Size:
+    """Return the size of a code base, which is one tree or all of them."""
     modules = code_base.modules.values()
     functions = [function for module in modules for function in module.functions]
     classes = [name for module in modules for name in module.classes]
@@ -81,17 +82,22 @@ def size_of(code_base: CodeBase, revision: str, tree: str) -> Size:
 
 
 def used_twice(names: Iterable[str]) -> int:
+    """Return how many names occur more than once.
+
+    >>> used_twice(["a", "b", "a", "a", "c", "c"])
+    2
+    """
     return sum(count > 1 for count in Counter(names).values())
 
 
 def sizes(code_base: CodeBase, revision: str) -> list[Size]:
-    """Return the size of each tree, and of all together."""
+    """Return the size of each tree, and the size of all trees together."""
     trees = [size_of(code_base.of_tree(tree), revision, tree) for tree in TREES]
     return [*trees, size_of(code_base, revision, ALL)]
 
 
 def table(rows: list[Size]) -> str:
-    """Return a Markdown table with a column for each tree; a cell has the revisions from left to right."""
+    """Return a Markdown table with a column for each tree. A cell has the sizes of all revisions, in their order."""
     revisions = list(dict.fromkeys(size.revision for size in rows))
     found = {(size.revision, size.tree): size for size in rows}
     trees = (*TREES, ALL)
@@ -113,7 +119,7 @@ def recorded_table() -> str:
 
 
 def commit_of_working_tree() -> str:
-    """Return the short name of the checked-out commit. `ValueError` where files differ from it."""
+    """Return the short name of the checked-out commit. `ValueError` if files differ from it."""
     status = subprocess.run(
         ["git", "status", "--porcelain", "--", "src", "lab", "reproduction"],
         cwd=ROOT,

@@ -1,11 +1,11 @@
 """Time a factored training step of two versions of the library by turns, in one run.
 
-    git worktree add /tmp/before REVISION
-    python -m benchmarks.versions /tmp/before/src --before REVISION
+    git worktree add ../before REVISION
+    python -m benchmarks.versions ../before/src --before REVISION
 
-Each version runs in a process of its own. The two processes take turns, so that a change of the machine's pace meets
-both. On a CPU the time of the process counts, because other work on the machine does not add to it; on a GPU, the time
-that passes. A record holds the ratio of the medians.
+Each version runs in its own process. The two processes take turns, so that a slow minute of the machine affects both. A
+CPU is measured in processor time, which other work on the machine does not change; a GPU is measured in elapsed time. A
+record holds the ratio of the medians.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from zloss_lab.records import Recordable, RecordKey, provenance, write_records
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "benchmarks/records"
 
-# What a version runs: it reads a number of steps from each line, takes them, and answers with milliseconds a step.
+# The program of each process. It reads a number of steps from each line, takes them, and prints milliseconds per step.
 WORKER = """
 import sys, time, torch, zloss
 device, captured, batch, hidden, classes = sys.argv[1], sys.argv[2] == "True", *map(int, sys.argv[3:])
@@ -58,16 +58,16 @@ for line in sys.stdin:
 
 @dataclass(frozen=True, kw_only=True)
 class StepRatio(Recordable):
-    """The time of a step of one version as a multiple of that of an earlier version."""
+    """The time of a step of this version as a multiple of the time of an earlier version."""
 
     before: str  # the revision of the earlier version
     device: str
-    captured: bool  # as a CUDA graph
+    captured: bool  # whether the step was a CUDA graph
     batch: int
     hidden: int
     classes: int
     ratio: float  # of the median times, this version to the earlier one
-    before_ms: float  # the medians themselves, which say nothing beside those of another run
+    before_ms: float  # the medians, which cannot be compared with the medians of another run
     after_ms: float
     turns: int
     provenance: dict[str, Any]
@@ -81,7 +81,7 @@ class StepRatio(Recordable):
 def median_times(
     sources: Sequence[Path], arguments: Sequence[object], *, turns: int, steps: int
 ) -> list[float]:
-    """Return the median milliseconds of a step of each version; the first turn of each warms it up."""
+    """Return the median milliseconds of a step for each version, without its first turn, which warms it up."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", WORKER, *map(str, arguments)],
