@@ -4,6 +4,7 @@ import inspect
 import os
 import re
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from docutils import nodes
@@ -77,6 +78,10 @@ html_theme_options = {
 
 _LINK = re.compile(r"(?<=\]\()(?P<target>[^)\s#]+)(?=[)#])")
 
+_FORWARD = (
+    "Run the module, as a call of it does. The description of the class explains the arguments."
+)
+
 logger = logging.getLogger(__name__)
 
 
@@ -109,6 +114,23 @@ def check_reference(app: Sphinx, env: BuildEnvironment) -> None:
             logger.warning("zloss.%s has no docstring", name)
 
 
+def inherit_docstrings(app: Sphinx) -> None:
+    """Give methods without a docstring the docstring of the method that they override, if that is ours."""
+    public = (cls for cls in vars(zloss).values() if inspect.isclass(cls))
+    for owner in {base for cls in public for base in cls.__mro__ if _is_ours(base)}:
+        for name, member in vars(owner).items():
+            if name.startswith("_") or not isinstance(member, FunctionType | property):
+                continue
+            overridden = (vars(base).get(name) for base in owner.__mro__[1:] if _is_ours(base))
+            docstrings = (method.__doc__ for method in overridden if method is not None)
+            default = _FORWARD if name == "forward" else None
+            member.__doc__ = member.__doc__ or next(filter(None, docstrings), default)
+
+
+def _is_ours(owner: type) -> bool:
+    return owner.__module__.startswith("zloss.")
+
+
 def keep_colons(
     app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]
 ) -> None:
@@ -132,6 +154,7 @@ def visit_math_block(translator: Any, node: nodes.math_block) -> None:
 
 def setup(app: Sphinx) -> None:
     """Connect the functions of this file with Sphinx."""
+    app.connect("builder-inited", inherit_docstrings)
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math_block, None))
     app.connect("source-read", read_source)
     app.connect("env-check-consistency", check_reference)

@@ -118,7 +118,9 @@ def test_links_lead_somewhere(name: str) -> None:
 
 
 def test_the_readme_is_short() -> None:
-    assert len(DOCUMENTS["README.md"].read_text(encoding="utf-8").split()) <= MOST_WORDS_OF_THE_README
+    assert (
+        len(DOCUMENTS["README.md"].read_text(encoding="utf-8").split()) <= MOST_WORDS_OF_THE_README
+    )
 
 
 def test_the_places_in_contributing_exist() -> None:
