@@ -1,0 +1,25 @@
+"""The commands `python -m reproduction run search`, `figure2` to `figure5`, `table1` and `table2`.
+
+Nothing is computed here. A command reads its options, lets a collector work and says which records it has made.
+
+    options.py  the options that several commands share
+    making.py   the course of a command: a bar, messages, failed trainings, Ctrl-C
+    search.py   the searches
+    figures.py  figures 2 to 5
+    tables.py   tables 1 and 2
+"""
+
+import typer
+
+from reproduction.running.commands.figures import figure2, figure3, figure4, figure5
+from reproduction.running.commands.search import search
+from reproduction.running.commands.tables import table1, table2
+
+run = typer.Typer(
+    help="Run the experiments of the paper and keep their records, for `python -m reproduction report`. Existing "
+    "records are not made again.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+for command in (search, figure2, figure3, figure4, figure5, table1, table2):
+    run.command()(command)
