@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from zloss.heads.blocks import RowBlocks, block_linear
+from zloss.heads.block_linear import block_linear
+from zloss.heads.blocks import RowBlocks
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,9 @@ from torch import Tensor, nn
 import zloss
 from tests.gpu import pretend_gpu
 from zloss import kernels
-from zloss.heads.adaptive import AdaptiveSoftmax, Stretches, default_cutoffs
+from zloss.heads.adaptive import AdaptiveSoftmax
+from zloss.heads.cutoffs import default_cutoffs
+from zloss.heads.stretches import Stretches
 
 HIDDEN, CLASSES, CUTOFFS = 16, 60, [5, 12, 30]
 IGNORED = -100

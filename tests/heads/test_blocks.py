@@ -12,7 +12,8 @@ from torch import Tensor
 
 from tests.heads.block_problems import SHAPES, Problem, problem
 from zloss import kernels
-from zloss.heads.blocks import RowBlocks, block_linear
+from zloss.heads.block_linear import block_linear
+from zloss.heads.blocks import RowBlocks
 
 # Sums of at most some hundred products of size one, in float64.
 assert_close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)

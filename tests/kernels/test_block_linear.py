@@ -12,7 +12,8 @@ from torch import Tensor
 from tests.gpu import no_synchronisation
 from tests.heads.block_problems import SHAPES, Problem, leaf, problem
 from zloss import kernels
-from zloss.heads.blocks import RowBlocks, block_linear
+from zloss.heads.block_linear import block_linear
+from zloss.heads.blocks import RowBlocks
 
 if not kernels.available():
     pytest.skip("triton is not installed", allow_module_level=True)
@@ -28,17 +29,19 @@ def device(kernel_device: torch.device) -> torch.device:
 
 
 @pytest.fixture
-def module() -> ModuleType:
-    return kernels.load("block_linear")
+def plans() -> ModuleType:
+    return kernels.load("block_plan")
 
 
 @pytest.fixture
-def small_tiles(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many edges inside a small problem."""
-    for name in ("SCORES", "GRAD_H", "GRAD_ROWS"):
-        monkeypatch.setattr(module, name, module.Tile(elements=64, columns=8, warps=1))
-    monkeypatch.setattr(module, "SCORES_AT_ONCE", 2)
-    monkeypatch.setattr(module, "FILL_ROWS", 4)
+    products, row_gradient = kernels.load("block_linear"), kernels.load("block_row_gradient")
+    tile = kernels.load("tiles").Tile(elements=64, columns=8, warps=1)
+    for module, name in ((products, "SCORES"), (products, "GRAD_H"), (row_gradient, "GRAD_ROWS")):
+        monkeypatch.setattr(module, name, tile)
+    monkeypatch.setattr(products, "SCORES_AT_ONCE", 2)
+    monkeypatch.setattr(row_gradient, "FILL_ROWS", 4)
 
 
 def everything(p: Problem, scores: Tensor, upstream: Tensor) -> list[Tensor]:
@@ -75,9 +78,9 @@ def test_in_small_tiles(shape: str, device: torch.device) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_with_a_plan_by_sorting(
-    shape: str, device: torch.device, module: ModuleType, monkeypatch: pytest.MonkeyPatch
+    shape: str, device: torch.device, plans: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PLAN_BY_PAIRS", 0)
+    monkeypatch.setattr(plans, "PLAN_BY_PAIRS", 0)
     assert_exact(shape, torch.float32, device)
 
 
@@ -174,13 +177,13 @@ def test_rows_of_weight_must_be_contiguous(device: torch.device) -> None:
 @pytest.mark.parametrize("num", [1, 2, 31, 32, 33, 200])
 @pytest.mark.parametrize("most", [1, 5, 300])
 def test_pairs_and_sorting_lead_to_one_plan(
-    num: int, most: int, module: ModuleType, device: torch.device
+    num: int, most: int, plans: ModuleType, device: torch.device
 ) -> None:
     blocks = RowBlocks(torch.randint(1, 9, (most,)).tolist(), device=device)
     block = torch.randint(most, (num,), device=device)
     for num_rows in (0, blocks.most_rows(num), blocks.num_rows):
-        expected = module._plan_by_sorting(block, blocks.offsets, num_rows)
-        assert torch.equal(module.plan(block, blocks.offsets, num_rows), expected)
+        expected = plans._plan_by_sorting(block, blocks.offsets, num_rows)
+        assert torch.equal(plans.plan(block, blocks.offsets, num_rows), expected)
 
 
 # ---- rows of the gradient --------------------------------------------------------------------------------------------

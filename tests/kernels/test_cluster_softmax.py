@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.gpu import no_synchronisation
 from zloss import kernels
 from zloss.heads import cluster_log_prob
-from zloss.heads.cluster_log_prob import Wanting, log_prob_within
+from zloss.heads.cluster_log_prob import WantedExamples, log_prob_within
 
 if not kernels.available():
     pytest.skip("triton is not installed", allow_module_level=True)
@@ -47,9 +47,9 @@ class Problem:
         self.index[torch.rand(rows, targets, device=device) >= share] = -1
 
     @property
-    def wanting(self) -> Wanting:
+    def wanting(self) -> WantedExamples:
         wants = (self.index >= 0).any(1)
-        return Wanting(wants.byte().argsort(descending=True, stable=True), wants.sum())
+        return WantedExamples(wants.byte().argsort(descending=True, stable=True), wants.sum())
 
     def log_prob(self) -> Tensor:
         return log_prob_within(self.p, self.weight, self.index, self.wanting)

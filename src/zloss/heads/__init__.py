@@ -1,4 +1,4 @@
-"""Whole output layers behind one interface: `head(h, target) -> loss`, ranks and top-k over all classes."""
+"""Output layers with their losses behind one interface: `head(h, target) -> loss`, ranks and top-k of all classes."""
 
 from zloss.heads.adaptive import AdaptiveSoftmax as AdaptiveSoftmax
 from zloss.heads.clustering import Clustering as Clustering

@@ -1,8 +1,8 @@
-"""The admission of batches to a head: bad ones are refused.
+"""The admission of batches to a head, which refuses bad batches.
 
-Values are checked where the host has them anyway, on a CPU. On a GPU that would mean waiting for the device on every
-step. So a bad batch is made harmless there, and the host raises a few batches later or at the next call that reads
-results.
+On a CPU the values of a batch are checked at once. On a GPU the host would have to wait for the device in every step.
+There the device itself makes a bad batch harmless. The host raises the error a few batches later, or at the next call
+that reads results.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from zloss.targets import Targets, checked_targets, parse_targets
 
 
 class Admitted(NamedTuple):
-    """A batch that may go in. If it was `refused`, on a GPU, `h` is 0."""
+    """A batch that has been checked. If a GPU has `refused` it, `h` is 0."""
 
     h: Tensor  # (B, H)
     targets: Targets
@@ -29,29 +29,29 @@ class Admitted(NamedTuple):
 
 
 class Admission:
-    """The entrance of one head, which raises for the batches that it had to refuse on a GPU."""
+    """The checks of the batches of one head, and the errors for batches that a GPU has refused."""
 
     def __init__(self, num_classes: int, ignore_index: int) -> None:
         self.ignore_index = ignore_index
         self.supervisor = Supervisor(num_classes)
-        self.was_captured = False  # since the capture of a graph began
+        self.was_captured = False  # True if a batch was admitted since the capture of a graph began
 
     def admit(self, h: Tensor, target: Tensor, weight: Tensor) -> Admitted:
-        """Check a batch; `h` comes back in the dtype of the weight."""
+        """Check a batch, and return it with `h` in the dtype of the weight."""
         check_hidden(h, weight.shape[1], weight)
         check_same_device(h, target)
-        # Autocast converts both sides of a product, but leaves float64 alone.
+        # Under autocast, products convert both operands themselves. They do not convert float64.
         if not torch.is_autocast_enabled(h.device.type) or weight.dtype == torch.float64:
             h = h.to(weight.dtype)
         is_late = h.device.type == "cuda"
         return self._admit_later(h, target) if is_late else self._admit_now(h, target)
 
     def raise_faults(self) -> None:
-        """Raise for a batch that was refused on the device and not reported yet. Waits for the device."""
+        """Raise the error for a batch that the device has refused, if it is not reported yet. Waits for the device."""
         self.supervisor.raise_if(self.supervisor.standing_fault())
 
     def after_replay(self) -> None:
-        """Look for faults that the replays of a captured step have left."""
+        """Raise the error for a batch that a replay of a captured step has refused."""
         self._raise_reported(self.supervisor.after_replay(self.supervisor.fault))
 
     def _admit_now(self, h: Tensor, target: Tensor) -> Admitted:
@@ -62,12 +62,12 @@ class Admission:
 
     def _admit_later(self, h: Tensor, target: Tensor) -> Admitted:
         targets = parse_targets(target, len(h), self.supervisor.num_classes, self.ignore_index)
-        # 0 x is 0 for every finite x, and NaN for all else: fewer launches than isfinite().
+        # 0 x is 0 for a finite x, and NaN otherwise. This takes fewer launches than isfinite().
         is_bad_hidden = (h.detach() * 0).sum() != 0
         bits = Fault.HIDDEN.value * is_bad_hidden + Fault.TARGET.value * targets.out_of_range
         refused = self.supervisor.note(bits)
         if is_capturing():
-            self.was_captured = True  # replays leave their faults for `after_replay` to find
+            self.was_captured = True  # `after_replay` reports the faults of replays
         else:
             self._raise_reported(self.supervisor.arrived())
             self.supervisor.send(self.supervisor.fault)

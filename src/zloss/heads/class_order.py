@@ -1,14 +1,14 @@
-"""An order of the classes other than that of their numbers: by frequency, or cluster by cluster."""
+"""An order of the classes that differs from the order of their numbers: by frequency, or cluster by cluster."""
 
 import torch
 from torch import Tensor, nn
 
 
 class ClassOrder(nn.Module):
-    """A permutation of the classes, both ways; it moves and saves with the head that it belongs to.
+    """A permutation of the classes and its inverse, as buffers of the head that uses them.
 
     Args:
-        order: the classes as they stand, a permutation of 0..C-1.
+        order: the class at each position, a permutation of 0..C-1.
 
     >>> order = ClassOrder.by_frequency(torch.tensor([3, 50, 7]))
     >>> order.class_at(torch.tensor([0, 1, 2])), order.position_of(torch.tensor([0, 1, 2]))
@@ -20,7 +20,7 @@ class ClassOrder(nn.Module):
 
     def __init__(self, order: Tensor) -> None:
         super().__init__()
-        order = order.clone()  # loading a checkpoint writes into it
+        order = order.clone()  # loading a checkpoint writes into the buffer
         self.register_buffer("classes", order)
         self.register_buffer(
             "positions",
@@ -31,20 +31,20 @@ class ClassOrder(nn.Module):
 
     @classmethod
     def by_frequency(cls, counts: Tensor) -> "ClassOrder":
-        """The most frequent class first; equally frequent ones in the order of their numbers."""
+        """Return the order with the most frequent class first. Equally frequent classes are ordered by number."""
         return cls(counts.argsort(descending=True, stable=True))
 
     def position_of(self, classes: Tensor) -> Tensor:
-        """Where these classes stand."""
+        """Return the positions of these classes."""
         return self.positions[classes]
 
     def class_at(self, positions: Tensor) -> Tensor:
-        """The classes that stand there."""
+        """Return the classes at these positions."""
         return self.classes[positions]
 
 
 def checked_counts(counts: Tensor, num_classes: int) -> Tensor:
-    """Refuse counts that are not one finite number >= 0 per class."""
+    """Return the counts, or refuse counts that are not one finite number >= 0 for each class."""
     if not isinstance(counts, Tensor) or counts.shape != (num_classes,):
         got = tuple(counts.shape) if isinstance(counts, Tensor) else type(counts).__name__
         raise ValueError(

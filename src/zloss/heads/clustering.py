@@ -1,4 +1,4 @@
-"""Which cluster of a hierarchical softmax each class belongs to."""
+"""The clusters of a hierarchical softmax, and the classes that belong to each."""
 
 import math
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from zloss.heads.class_order import checked_counts
 
 @dataclass(frozen=True)
 class Clustering:
-    """All classes, cluster by cluster.
+    """A division of the classes into clusters.
 
-    Make one with `in_order`, `by_frequency`, `by_labels` or `shuffled`. Without labels the clusters are of equal size,
-    up to one class, and about sqrt(C) in number: the layout in which a step costs least.
+    Make one with `in_order`, `by_frequency`, `by_labels` or `shuffled`. Without labels there are about sqrt(C) clusters
+    by default, and their sizes differ by at most one class. This is the layout in which a step costs least.
 
     >>> Clustering.by_labels(torch.tensor([7, 5, 7, 9]))
     Clustering(order=tensor([1, 0, 2, 3]), sizes=[1, 2, 1])
     """
 
-    order: Tensor  # (C,) the classes of the first cluster, then those of the second, ...
-    sizes: list[int]  # of each cluster
+    order: Tensor  # (C,) the classes of the first cluster, then the classes of the second, ...
+    sizes: list[int]  # the number of classes in each cluster
 
     def __post_init__(self) -> None:
         order = self.order
@@ -42,19 +42,19 @@ class Clustering:
 
     @classmethod
     def in_order(cls, num_classes: int, num_clusters: int | None = None) -> "Clustering":
-        """Neighbouring class numbers together: by frequency, where classes are numbered by frequency."""
+        """Put neighbouring class numbers together. If classes are numbered by frequency, they are clustered by it."""
         return cls(torch.arange(num_classes, device="cpu"), _equal_sizes(num_classes, num_clusters))
 
     @classmethod
     def by_frequency(cls, counts: Tensor, num_clusters: int | None = None) -> "Clustering":
-        """Equally frequent classes together, the most frequent in the first cluster."""
+        """Put equally frequent classes together, with the most frequent classes in the first cluster."""
         counts = checked_counts(counts, counts.numel() if isinstance(counts, Tensor) else 0)
         order = counts.cpu().argsort(descending=True, stable=True)
         return cls(order, _equal_sizes(len(counts), num_clusters))
 
     @classmethod
     def by_labels(cls, labels: Tensor) -> "Clustering":
-        """Classes with the same label together, however many they are."""
+        """Put classes with the same label together. Clusters may have any sizes."""
         if (
             not isinstance(labels, Tensor)
             or labels.dim() != 1
@@ -69,7 +69,7 @@ class Clustering:
     def shuffled(
         cls, num_classes: int, num_clusters: int | None = None, *, seed: int = 0
     ) -> "Clustering":
-        """At random, the same for the same seed."""
+        """Divide the classes at random. The same seed gives the same clusters."""
         order = torch.randperm(
             num_classes, generator=torch.Generator("cpu").manual_seed(seed), device="cpu"
         )

@@ -1,30 +1,28 @@
-"""One way to build any head: a small config that the lab, the benchmarks and a user's script all share.
+"""One way to build any head: a small config that the lab, the benchmarks and the scripts of users share.
 
     [head]                          zloss.HeadConfig.from_dict({"head": "sampled", "loss": "nce", "num_samples": 256})
     head = "sampled"                    .build(512, 10_000, counts=counts)
     loss = "nce"
     num_samples = 256
 
-`HEADS` and `LOSSES` are the registries. A head names the losses that it can train and says why no others; a pair that
-cannot work is refused with that reason and with what to use instead.
+`HEADS` and `LOSSES` are the registries. Each head lists the losses that it can train, with the reason why it cannot
+train others. A config refuses a pair that cannot work. Its message gives the reason and the heads that do work.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from numbers import Integral, Real
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from zloss.heads.adaptive import AdaptiveSoftmax
-from zloss.heads.clustering import Clustering
 from zloss.heads.dense import DenseOutput
 from zloss.heads.head import Head
 from zloss.heads.hierarchical import HierarchicalSoftmax
+from zloss.heads.option_types import OPTION_TYPES, check_option
 from zloss.heads.sampled import SampledSoftmax
-from zloss.heads.samplers import Sampler
 from zloss.heads.spherical import SphericalOutput
 from zloss.layers import FactoredLinear, GramLinear
 from zloss.losses import (
@@ -45,13 +43,13 @@ Start = float | Callable[[int], float]  # a value, or one that depends on the nu
 
 @dataclass(frozen=True)
 class LossKind:
-    """A loss by name: how it is made, and its hyper-parameters with the values to start from."""
+    """An entry of `LOSSES`: the function that makes a loss, and its hyper-parameters with good first values."""
 
-    make: Callable[..., nn.Module] | None  # None where the loss is the head's own doing
+    make: Callable[..., nn.Module] | None  # None if the loss is a part of its head
     options: Mapping[str, Start] = field(default_factory=dict)
 
     def starts(self, num_classes: int) -> dict[str, float]:
-        """The values to start from with so many classes.
+        """Return good first values of the hyper-parameters for this number of classes.
 
         >>> LOSSES["z_loss"].starts(200_000)
         {'a': 0.0224, 'b': 10.0}
@@ -63,8 +61,8 @@ class LossKind:
 
 
 def _softness(num_classes: int) -> float:
-    """Of the Z-loss: relative to the largest z that there can be, it is the same for any number of classes."""
-    return float(f"{10 / math.sqrt(max(num_classes, 1)):.3g}")  # layers refuse fewer
+    """Return the softness a of the Z-loss. Relative to the largest possible z it is equal for any number of classes."""
+    return float(f"{10 / math.sqrt(max(num_classes, 1)):.3g}")  # layers refuse 0 classes
 
 
 def _z_normalized(loss: type[nn.Module]) -> Callable[..., nn.Module]:
@@ -86,43 +84,15 @@ SPHERICAL = ("z_loss", "squared_error", "taylor_softmax", "spherical_softmax")
 DENSE = ("softmax", "sigmoid", "z_softmax", "z_sigmoid", *SPHERICAL)
 
 
-# What an option may be. An object of the library, such as a `Clustering`, may stand for a number or a name of it.
-_TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(
-        ("bias", "synchronous", "exact_rows", "head_bias", "remove_accidental_hits"), (bool,)
-    ),
-    **dict.fromkeys(("a", "b", "eps", "max_condition", "div_value", "power"), (Real,)),
-    **dict.fromkeys(("softmax", "implementation"), (str,)),
-    "num_samples": (Integral,),
-    "clusters": (Integral, Clustering),
-    "sampler": (str, Sampler),
-    "cutoffs": (list, tuple),
-}
-_IN_WORDS = {
-    bool: "true or false",
-    Real: "a number",
-    Integral: "a whole number",
-    str: "a name",
-    list: "a list",
-}
-
-
-def _check_type(name: str, value: Any) -> None:
-    types = _TYPES[name]
-    is_flag = isinstance(value, bool)  # which Python takes for a number too
-    if is_flag != (types == (bool,)) or not isinstance(value, types):
-        raise ValueError(f"option {name} must be {_IN_WORDS[types[0]]}, got {value!r}")
-
-
 @dataclass(frozen=True)
 class HeadKind:
-    """A head by name."""
+    """An entry of `HEADS`: the function that makes a head, its losses and its options."""
 
-    make: Callable[..., Head]  # of (in_features, num_classes, config, **options)
-    losses: tuple[str, ...]  # that it can train, the default first
-    why: str  # it can train no others
+    make: Callable[..., Head]  # called with (in_features, num_classes, config, **options)
+    losses: tuple[str, ...]  # the losses that it can train, with the default first
+    why: str  # the reason why it cannot train other losses
     options: tuple[str, ...]
-    takes_counts: bool = False
+    takes_counts: bool = False  # True if it takes the counts of the classes
 
 
 def _factored(in_features: int, num_classes: int, config: "HeadConfig", **options: Any) -> Head:
@@ -188,7 +158,7 @@ HEADS: dict[str, HeadKind] = {
 
 
 _OPTIONS = [*(kind.options for kind in HEADS.values()), *(kind.options for kind in LOSSES.values())]
-assert _TYPES.keys() == {name for options in _OPTIONS for name in options}
+assert OPTION_TYPES.keys() == {name for options in _OPTIONS for name in options}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,11 +167,11 @@ class HeadConfig:
 
     Args:
         head: "factored", "gram", "dense", "hierarchical", "adaptive" or "sampled".
-        loss: by default the head's first: "z_loss" for factored and gram, "softmax" for the others.
-        options: of the head and of the loss in one mapping, such as `{"a": 0.2, "b": 9.0}` or `{"num_samples": 256}`.
-            The Z-loss has a = 10 / sqrt(C) and b = 10 where nothing is said.
+        loss: a name in `LOSSES`. The default is "z_loss" for factored and gram, and "softmax" for the other heads.
+        options: the options of the head and of the loss in one mapping, such as `{"a": 0.2, "b": 9.0}` or
+            `{"num_samples": 256}`. The defaults of the Z-loss are a = 10 / sqrt(C) and b = 10.
         reduction: "mean" over the rows that are not ignored, "sum", or "none" for one value per example.
-        ignore_index: the target that counts for nothing.
+        ignore_index: the target that is ignored.
 
     >>> head = HeadConfig(head="factored", options={"a": 0.2, "b": 9.0}).build(16, 1000)
     >>> head.loss
@@ -237,7 +207,7 @@ class HeadConfig:
             {name: value for name, value in self.options.items() if value is not None},
         )
         for name, value in self.options.items():
-            _check_type(name, value)
+            check_option(name, value)
         if not isinstance(self.ignore_index, int):
             raise ValueError(f"ignore_index must be a whole number, got {self.ignore_index!r}")
 
@@ -255,9 +225,9 @@ class HeadConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "HeadConfig":
-        """From one flat mapping, such as a table of a TOML file: what is not a field is an option.
+        """Make a config from one flat mapping, such as a table of a TOML file. Keys that are not fields are options.
 
-        TOML has no word for none: "none" is as if nothing had been said.
+        TOML cannot express None: an option with the value "none" gets its default.
 
         >>> HeadConfig.from_dict({"head": "sampled", "num_sample": 256})
         Traceback (most recent call last):
@@ -277,7 +247,7 @@ class HeadConfig:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The flat mapping that `from_dict` takes."""
+        """Return the flat mapping that `from_dict` takes."""
         own = {
             "head": self.head,
             "loss": self.loss,
@@ -295,7 +265,7 @@ class HeadConfig:
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> Head:
-        """A new head. `counts` says how often each class occurs; heads that have no use for it ignore it."""
+        """Make a new head. `counts` are the numbers of occurrences of the classes, which some heads do not use."""
         kind = HEADS[self.head]
         options = {name: value for name, value in self.options.items() if name in kind.options}
         if kind.takes_counts:
@@ -303,7 +273,7 @@ class HeadConfig:
         return kind.make(in_features, num_classes, self, device=device, dtype=dtype, **options)
 
     def build_loss(self, num_classes: int) -> Any:
-        """The loss on its own."""
+        """Make the loss without the head."""
         make = LOSSES[self.loss].make
         if make is None:
             raise ValueError(
@@ -312,11 +282,11 @@ class HeadConfig:
         return make(**self.loss_options(num_classes), **self.manners)
 
     def loss_options(self, num_classes: int) -> dict[str, Any]:
-        """All hyper-parameters of the loss: those given, and of the others what is good to start from."""
+        """Return all hyper-parameters of the loss: the given values, and good first values for the others."""
         starts = LOSSES[self.loss].starts(num_classes)
         return {name: self.options.get(name, start) for name, start in starts.items()}
 
     @property
     def manners(self) -> dict[str, Any]:
-        """What every loss takes."""
+        """The options that every loss takes."""
         return {"reduction": self.reduction, "ignore_index": self.ignore_index}

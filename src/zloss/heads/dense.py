@@ -1,4 +1,4 @@
-"""The dense head: any loss, every logit."""
+"""The dense head: it computes every logit and takes any loss."""
 
 from typing import TypeGuard
 
@@ -15,22 +15,22 @@ from zloss.losses.loss import Loss
 from zloss.losses.reduction import reduce_loss
 from zloss.targets import IGNORE_INDEX
 
-# Logits held at a time where a whole row is needed at once: 256 MiB in float32.
+# The largest number of logits in memory where whole rows are needed: 256 MiB in float32.
 _ROW_ELEMENTS = 2**26
 
 
 class DenseOutput(LinearHead):
-    """`nn.Linear` and a loss on all of its logits, at O(B C H) a step: what every other head is measured against.
+    """`nn.Linear` with a loss on all of its logits, at O(B C H) a step. All other heads are compared with it.
 
     Args:
         in_features: H, the width of the hidden layer.
         num_classes: C.
-        loss: any loss of this library, or a module called as `loss(logits, target)`; by default
-            `SoftmaxCrossEntropy()`. It brings its reduction and its ignore_index.
-        softmax: how the softmax is computed, where the loss is `SoftmaxCrossEntropy`: "logits" forms them;
+        loss: any loss of this library, or a module that is called as `loss(logits, target)`. The default is
+            `SoftmaxCrossEntropy()`. The loss decides the reduction and the ignore_index.
+        softmax: the implementation of `SoftmaxCrossEntropy`. "logits" forms all logits. The others do not:
             "linear_cross_entropy" (torch >= 2.13), "liger" (liger-kernel), "cut_cross_entropy" and
-            "cut_cross_entropy_exact" (cut-cross-entropy) do not. `zloss.softmax_implementations(device)` says which can
-            run where; one that cannot is refused when it is first used there.
+            "cut_cross_entropy_exact" (cut-cross-entropy). `zloss.softmax_implementations(device)` lists the ones that
+            can run on a device. The head refuses any other one on its first use there.
         bias, device, dtype: as in `nn.Linear`.
 
     >>> head = DenseOutput(16, 1000)
@@ -83,7 +83,10 @@ class DenseOutput(LinearHead):
 
     @property
     def is_capturable(self) -> bool:
-        return self.softmax in ("logits", "linear_cross_entropy")  # of the others we do not know
+        return self.softmax in (
+            "logits",
+            "linear_cross_entropy",
+        )  # unknown for the other implementations
 
     def _softmax_loss(
         self, loss: SoftmaxCrossEntropy, admitted: Admitted, row_weight: Tensor | None
@@ -97,28 +100,23 @@ class DenseOutput(LinearHead):
         )
         flat = torch.where(targets.valid, targets.index, IGNORED).flatten()
         if targets.shape[1] == 1 and row_weight is None and loss.reduction != "none":
-            # A single sum spares the fused ones a second pass.
+            # With a single sum, fused implementations need no second pass.
             total = cross_entropy(pairs, classes, self.linear.bias, flat, "sum")
             return total if loss.reduction == "sum" else total / targets.counted.sum().clamp_min(1)
-        per_target = cross_entropy(pairs, classes, self.linear.bias, flat, "none").reshape(
-            targets.shape
-        )
+        flat_loss = cross_entropy(pairs, classes, self.linear.bias, flat, "none")
+        per_target = flat_loss.reshape(targets.shape)
         return reduce_loss(targets.mean(per_target), targets.counted, loss.reduction, row_weight)
 
     def scores(self, h: Tensor) -> Scores:
-        scores = self.activations(h)
-        return (
-            scores.transformed(self.loss.score)
-            if isinstance(self.loss, Loss | ZNormalized)
-            else scores
-        )
+        scores, loss = self.activations(h), self.loss
+        return scores.transformed(loss.score) if isinstance(loss, Loss | ZNormalized) else scores
 
     @property
     def is_likelihood(self) -> bool:
         return is_likelihood(self.loss)
 
     def log_prob(self, h: Tensor) -> Tensor:  # (B, C)
-        """Log-probabilities of all classes, without gradient."""
+        """Return the log-probabilities of all classes, without gradient."""
         self._require_likelihood()
         return log_prob_of(self.loss, self.logits(h))
 
@@ -128,7 +126,7 @@ class DenseOutput(LinearHead):
         self._require_likelihood()
         with self._evaluation(h):
             targets = self._positions(target, h)
-        # Normalisation needs the whole row, so a few rows at a time.
+        # Normalisation needs whole rows, so this takes a few rows at a time.
         rows = max(1, _ROW_ELEMENTS // self.num_classes)
         parts = zip(h.split(rows), targets.index.split(rows), strict=True)
         log_prob = torch.cat([self.log_prob(part).gather(1, index) for part, index in parts])
@@ -136,10 +134,10 @@ class DenseOutput(LinearHead):
 
 
 def _is_softmax(loss: nn.Module) -> TypeGuard[SoftmaxCrossEntropy]:
-    """Not what derives from it: who overrides `per_target` gets what they wrote."""
+    """Return whether this is the loss itself and no subclass of it, which may override `per_target`."""
     return type(loss) is SoftmaxCrossEntropy
 
 
 def _innermost(loss: nn.Module) -> nn.Module:
-    """The loss itself, or what a normalisation is wrapped around."""
+    """Return the loss itself, or the loss inside of `ZNormalized`."""
     return _innermost(loss.loss) if isinstance(loss, ZNormalized) else loss

@@ -1,14 +1,14 @@
-"""Heads: whole output layers behind one interface, from the hidden batch to the loss and back to ranked classes.
+"""Heads: output layers with their losses behind one interface, which train on a hidden batch and rank classes.
 
     loss = head(h, target)                    differentiable in h and in the weights of the head
-    optimizer = head.sgd(lr)                  plain SGD on the head, in the form that suits its gradients
+    optimizer = head.sgd(lr)                  plain SGD on the head, in the form that its gradients need
     scores, classes = head.topk(h, 10)        exact, over all classes, in blocks of bounded memory
     ranks = head.rank(h, target)              1 + the number of classes that score strictly higher
-    log_p = head.log_prob(h)                  where the head is a probability model (`head.is_likelihood`)
+    log_p = head.log_prob(h)                  if the head is a probability model (`head.is_likelihood`)
 
-Every head takes the same targets, row weights and ignored rows, and refuses bad input in the same words. A head
-supplies `forward` and `scores`; the rest follows. `tests/heads/registry.py` lists all of them, and by being listed
-there a new one gets every test.
+Every head takes the same targets, row weights and ignored rows, and refuses bad input with the same messages. A head
+implements `forward` and `scores`. This base class implements the rest. `tests/heads/registry.py` lists all heads, and
+every test runs for each head in that list.
 
 Shape letters: B examples, H width of the hidden layer, C classes, K targets per example.
 """
@@ -34,24 +34,18 @@ from zloss.targets import IGNORE_INDEX, Targets, checked_targets
 class Head(nn.Module, ABC):
     """An output layer together with the loss that trains it."""
 
-    is_row_sparse: bool = (
-        False  # do gradients touch few rows of the weights, and come as sparse tensors?
-    )
-    has_normalized_scores: bool = False  # are `scores` log-probabilities already?
+    is_row_sparse: bool = False  # True if gradients are sparse tensors with few rows of the weights
+    has_normalized_scores: bool = False  # True if `scores` are log-probabilities
 
     def __init__(
         self, in_features: int, num_classes: int, *, ignore_index: int = IGNORE_INDEX
     ) -> None:
         super().__init__()
         check_sizes(in_features, num_classes)
-        self.in_features, self.num_classes, self.ignore_index = (
-            in_features,
-            num_classes,
-            ignore_index,
-        )
-        self.order: ClassOrder | None = (
-            None  # of the classes among the `scores`, where it is not that of their numbers
-        )
+        self.in_features, self.num_classes = in_features, num_classes
+        self.ignore_index = ignore_index
+        # The order of the classes among the `scores`, if it differs from the order of their numbers.
+        self.order: ClassOrder | None = None
         self._admission = Admission(num_classes, ignore_index)
 
     @abstractmethod
@@ -62,25 +56,25 @@ class Head(nn.Module, ABC):
         *,
         weight: Tensor | None = None,  # (B,)
     ) -> Tensor:
-        """The loss of a batch, with row weights if given."""
+        """Return the loss of a batch, with row weights if given."""
 
     @abstractmethod
     def scores(self, h: Tensor) -> Scores:
-        """The scores of all classes, in the order of `position_of`, to be evaluated piecewise."""
+        """Return the scores of all classes, in the order of `position_of`, to be evaluated piecewise."""
 
     @property
     def is_likelihood(self) -> bool:
-        """Whether the head is a probability model: `log_prob` and `perplexity` exist."""
+        """True if the head is a probability model, so that it has `log_prob` and `perplexity`."""
         return True
 
     @property
     def is_capturable(self) -> bool:
-        """Whether a training step on a GPU never waits for it, so that `zloss.CapturedStep` can capture it."""
+        """True if `zloss.CapturedStep` can capture a training step: on a GPU the step never waits for the device."""
         return True
 
     @property
     def reference_weight(self) -> Tensor:
-        """A parameter that says where the head is and in which dtype, (anything, H)."""
+        """A parameter (any, H) that shows the device and the dtype of the head."""
         return next(self.parameters())
 
     # ---- use ---------------------------------------------------------------------------------------------------------
@@ -88,7 +82,7 @@ class Head(nn.Module, ABC):
     def topk(
         self, h: Tensor, k: int, *, block_size: int | None = None
     ) -> tuple[Tensor, Tensor]:  # (B, k), (B, k)
-        """Scores and classes of the k best classes, best first, in blocks of `block_size` classes."""
+        """Return the scores and the classes of the k best classes, best first, in blocks of `block_size` classes."""
         with self._evaluation(h) as scores:
             values, positions = scores.topk(k, block_size)
             return values, self.class_at(positions)
@@ -96,19 +90,19 @@ class Head(nn.Module, ABC):
     def rank(
         self, h: Tensor, target: Tensor, *, block_size: int | None = None
     ) -> Tensor:  # as target
-        """1 + the number of classes that score strictly higher than the target; 0 for an ignored target."""
+        """Return 1 + the number of classes that score strictly higher than the target; 0 for an ignored target."""
         with self._evaluation(h) as scores:
             return scores.rank(self._positions(target, h), block_size).reshape(target.shape)
 
     def log_prob(self, h: Tensor) -> Tensor:  # (B, C)
-        """Log-probabilities of all classes, without gradient."""
+        """Return the log-probabilities of all classes, without gradient."""
         self._require_likelihood()
         with self._evaluation(h) as scores:
             log_prob = scores.all() - self._log_normalizer(scores)[:, None]
             return log_prob[:, self.position_of(torch.arange(self.num_classes, device=h.device))]
 
     def target_log_prob(self, h: Tensor, target: Tensor) -> Tensor:  # as target
-        """Log-probability of each target; 0 for an ignored target. Never holds those of all classes at once."""
+        """Return the log-probability of each target, 0 for an ignored target. Needs bounded memory for any C."""
         self._require_likelihood()
         with self._evaluation(h) as scores:
             targets = self._positions(target, h)
@@ -116,16 +110,15 @@ class Head(nn.Module, ABC):
             return torch.where(targets.valid, log_prob, 0).reshape(target.shape)
 
     def perplexity(self, h: Tensor, target: Tensor) -> float:
-        """`exp` of the mean negative log-probability of the targets; `zloss.Perplexity` does it over many batches."""
+        """Return `exp` of the mean negative log-probability of the targets. See `zloss.Perplexity` for many batches."""
         metric = Perplexity()
         log_prob = self.target_log_prob(h, target)
-        metric.update(
-            log_prob, counted=target.long() != self.ignore_index
-        )  # which a narrow type would wrap
+        # The ignore_index may not fit into a narrower type.
+        metric.update(log_prob, counted=target.long() != self.ignore_index)
         return metric.compute()
 
     def sgd(self, lr: float, *, weight_decay: float = 0.0) -> Optimizer:
-        """Plain SGD on all parameters of the head. Without weight decay where gradients are row-sparse."""
+        """Return plain SGD for all parameters of the head. Row-sparse gradients allow no weight decay."""
         if not self.is_row_sparse:
             return torch.optim.SGD(self.parameters(), lr=lr, weight_decay=weight_decay)
         if weight_decay != 0:
@@ -138,30 +131,28 @@ class Head(nn.Module, ABC):
     # ---- hooks of CapturedStep ---------------------------------------------------------------------------------------
 
     def begin_capture(self) -> None:
-        """Prepare for a capture; `CapturedStep` calls this when a step first uses the head."""
+        """Prepare for a capture. `CapturedStep` calls this when a step first uses the head."""
         self._admission.was_captured = False
 
     def end_capture(self) -> Callable[[], None] | None:
-        """Finish a capture. Returns what `CapturedStep` has to call after every replay, if anything."""
+        """Finish a capture. Returns the function that `CapturedStep` calls after every replay, or None."""
         return self._admission.after_replay if self._admission.was_captured else None
 
-    # ---- for heads that keep their classes in an order of their own --------------------------------------------------
+    # ---- for heads that order their classes in their own way ---------------------------------------------------------
 
     def position_of(self, classes: Tensor) -> Tensor:
-        """Where a class stands among the `scores`."""
+        """Return the positions of classes among the `scores`."""
         return classes if self.order is None else self.order.position_of(classes)
 
     def class_at(self, positions: Tensor) -> Tensor:
-        """Which class stands there."""
+        """Return the classes at positions among the `scores`."""
         return positions if self.order is None else self.order.class_at(positions)
 
     def _log_normalizer(self, scores: Scores) -> Tensor:  # (B,)
-        """What turns scores into log-probabilities when subtracted."""
-        return (
-            self.reference_weight.new_zeros(scores.num_rows)
-            if self.has_normalized_scores
-            else scores.logsumexp()
-        )
+        """Return the number of each row that turns its scores into log-probabilities when it is subtracted."""
+        if self.has_normalized_scores:
+            return self.reference_weight.new_zeros(scores.num_rows)
+        return scores.logsumexp()
 
     def _positions(self, target: Tensor, h: Tensor) -> Targets:
         check_same_device(h, target)
@@ -170,7 +161,7 @@ class Head(nn.Module, ABC):
 
     @contextmanager
     def _evaluation(self, h: Tensor) -> Iterator[Scores]:
-        """The scores of all classes, in full precision whatever the training runs in."""
+        """Yield the scores of all classes, in full precision even if training uses a coarser one."""
         self._admission.raise_faults()
         weight = self.reference_weight
         check_hidden(h, self.in_features, weight)

@@ -1,4 +1,4 @@
-"""The two-level hierarchical softmax: first the cluster, then the class in the cluster, at O(sqrt(C)) an example."""
+"""The two-level hierarchical softmax: first the cluster, then the class in the cluster, at O(sqrt(C)) per example."""
 
 import math
 from collections.abc import Iterator
@@ -9,39 +9,42 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from zloss.heads.blocks import RowBlocks, block_linear, never_waits_on_a_gpu
+from zloss.heads.block_linear import block_linear, never_waits_on_a_gpu
+from zloss.heads.blocks import RowBlocks
 from zloss.heads.class_order import ClassOrder, checked_counts
 from zloss.heads.clustering import Clustering
 from zloss.heads.head import Head
 from zloss.heads.softmax import log_softmax
 from zloss.layers.ranking import LinearScores, Scores
+from zloss.layers.storage import InMemory
 from zloss.losses.reduction import Reduction, check_reduction, reduce_loss
 from zloss.targets import IGNORE_INDEX
 
-# Scores of members held at a time in evaluation: 256 MiB in float32.
+# The largest number of scores of members in memory during evaluation: 256 MiB in float32.
 _MEMBER_ELEMENTS = 2**26
 
 
 class HierarchicalSoftmax(Head):
-    """`p(class | h) = p(cluster | h) p(class | cluster, h)`, two softmaxes over about sqrt(C) each.
+    """The model `p(class | h) = p(cluster | h) p(class | cluster, h)`: two softmaxes over about sqrt(C) entries each.
 
-    An exact probability model: probabilities sum to one over all classes. A training step looks at the clusters and at
-    the members of the targets' clusters only; examples of the same cluster share one product. Gradients of the members'
-    weights are row-sparse, as `torch.optim.SGD`, `Adagrad` and `SparseAdam` take them.
+    This is an exact probability model: the probabilities of all classes sum to one. A training step computes the scores
+    of the clusters, and the scores of the classes in the clusters of the targets. These classes are the *members* of
+    the cluster. Examples with the same cluster share one product. The gradients of the members' weights are row-sparse
+    tensors for `torch.optim.SGD`, `Adagrad` and `SparseAdam`.
 
     Args:
         in_features: H, the width of the hidden layer.
         num_classes: C.
-        clusters: a `Clustering`, or how many clusters of equal size, by default about sqrt(C). Without a `Clustering`
-            or `counts` neighbouring class numbers go together: classes should be numbered by frequency.
-        counts: how often each class occurs, for clusters by frequency.
-        bias: one more weight per cluster and per class.
-        implementation: of the second level, see `block_linear`: "triton" on GPUs, "torch" anywhere, "auto" the first
-            where triton is installed.
-        exact_rows: on a GPU the gradient of the members may have rows of zeros beside those that took part, which
-            SparseAdam would move: with True it has none, at the price of waiting for the device at every step.
+        clusters: a `Clustering`, or the number of clusters of equal size, by default about sqrt(C). Without a
+            `Clustering` or `counts`, neighbouring class numbers form a cluster: number the classes by frequency then.
+        counts: the number of occurrences of each class, for clusters by frequency.
+        bias: adds a bias to the clusters and to the classes.
+        implementation: the implementation of the second level, see `block_linear`. "triton" runs on GPUs and "torch"
+            anywhere. "auto" takes "triton" on a GPU if it is installed.
+        exact_rows: if True, the gradient of the members has only rows of the targets' clusters. That makes a step on a
+            GPU wait for the device. If False, it may have further rows of zeros there, which SparseAdam would move.
         reduction: "mean" over the rows that are not ignored, "sum", or "none" for one value per example.
-        ignore_index: the target that counts for nothing.
+        ignore_index: the target that is ignored.
 
     >>> head = HierarchicalSoftmax(16, 1000)
     >>> head.blocks
@@ -52,8 +55,8 @@ class HierarchicalSoftmax(Head):
     torch.sparse_coo
     >>> optimizer.step()
 
-    Reference: Morin and Bengio, Hierarchical probabilistic neural network language model, 2005; the two levels are
-    those of Goodman, Classes for fast maximum entropy training, 2001.
+    References: Morin and Bengio, Hierarchical probabilistic neural network language model, 2005. The two levels follow
+    Goodman, Classes for fast maximum entropy training, 2001.
     """
 
     is_row_sparse = True
@@ -97,7 +100,7 @@ class HierarchicalSoftmax(Head):
         return never_waits_on_a_gpu(self.implementation, self.exact_rows)
 
     def reset_parameters(self) -> None:
-        """Draw new weights, distributed as those of `nn.Linear`."""
+        """Draw new weights from the distribution of `nn.Linear`."""
         self.clusters.reset_parameters()
         bound = 1 / math.sqrt(self.in_features)
         for parameter in (self.members, self.member_bias):
@@ -128,22 +131,19 @@ class HierarchicalSoftmax(Head):
         return of_cluster + of_member.reshape(positions.shape)
 
     def block_of(self, positions: Tensor) -> Tensor:
-        """The cluster of each position."""
+        """Return the cluster of each position."""
         return torch.searchsorted(self.blocks.offsets[1:], positions.contiguous(), right=True)
 
     def scores(self, h: Tensor) -> Scores:
         return HierarchicalScores(self, h)
 
     def target_log_prob(self, h: Tensor, target: Tensor) -> Tensor:  # as target
-        """Log-probability of each target, at the cost of a training step; 0 for an ignored target."""
+        """Return the log-probability of each target, at the cost of a training step; 0 for an ignored target."""
         with self._evaluation(h):
-            targets, rows = (
-                self._positions(target, h),
-                max(1, _MEMBER_ELEMENTS // self.blocks.largest),
-            )
-            parts = zip(
-                h.to(self.members.dtype).split(rows), targets.index.split(rows), strict=True
-            )
+            targets = self._positions(target, h)
+            rows = max(1, _MEMBER_ELEMENTS // self.blocks.largest)
+            h = h.to(self.members.dtype)
+            parts = zip(h.split(rows), targets.index.split(rows), strict=True)
             log_prob = torch.cat([self._log_prob_of(part, index) for part, index in parts])
             return torch.where(targets.valid, log_prob, 0).reshape(target.shape)
 
@@ -152,17 +152,17 @@ class HierarchicalSoftmax(Head):
         return self.clusters.weight
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # Before anything is loaded: the weights of other clusters may well have the right shapes.
+        # This comes before loading, because the weights of other clusters may have the right shapes.
         self.blocks.check_same(state_dict.get(prefix + "blocks.offsets"))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class HierarchicalScores(Scores):
-    """Log-probabilities of all classes, cluster by cluster: a member's activation, shifted by its cluster's."""
+    """The log-probabilities of all classes: the activation of each member, plus a shift of its cluster."""
 
     def __init__(self, head: HierarchicalSoftmax, h: Tensor, width: int | None = None) -> None:
         self.head, self.h = head, h
-        activations = LinearScores(h, head.members, class_bias=head.member_bias)
+        activations = LinearScores(h, InMemory(head.members), class_bias=head.member_bias)
         self.activations = activations if width is None else activations.in_blocks_of(width)
 
     @property
@@ -188,7 +188,7 @@ class HierarchicalScores(Scores):
 
     @cached_property
     def shift(self) -> Tensor:  # (B, clusters)
-        """`log p(cluster) - log sum of exp` of the activations of its members."""
+        """The number `log p(cluster) - logsumexp(activations of its members)` of each cluster."""
         of_cluster = log_softmax(self.head.clusters(self.h))
         return of_cluster - torch.cat([self._normalizers(run) for run in self._runs()], 1)
 
@@ -197,7 +197,7 @@ class HierarchicalScores(Scores):
         return activations.reshape(self.num_rows, run.clusters, run.size).logsumexp(2)
 
     def _runs(self) -> Iterator["_Run"]:
-        """Consecutive clusters of equal size, few enough that their activations fit into a bounded block."""
+        """Yield runs of consecutive clusters of equal size. The activations of a run fit into a bounded block."""
         start = 0
         for size, same in groupby(self.head.blocks.sizes.tolist()):
             left = len(list(same))
@@ -210,8 +210,8 @@ class HierarchicalScores(Scores):
 
 class _Run(NamedTuple):
     start: int  # position of the first member
-    clusters: int
-    size: int  # members of each
+    clusters: int  # the number of clusters
+    size: int  # the number of members of each cluster
 
 
 def _clustering(

@@ -1,10 +1,11 @@
-"""Heads whose scores are those of one dense weight matrix, however it is trained."""
+"""The base of heads that have one dense weight matrix and differ in how they train it."""
 
 import torch
 from torch import Tensor, nn
 
 from zloss.heads.head import Head
 from zloss.layers.ranking import LinearScores, Scores
+from zloss.layers.storage import InMemory
 from zloss.targets import IGNORE_INDEX
 
 
@@ -25,13 +26,13 @@ class LinearHead(Head):
         self.linear = nn.Linear(in_features, num_classes, bias=bias, device=device, dtype=dtype)
 
     def activations(self, h: Tensor) -> LinearScores:
-        """`h @ W^T + b`, to be evaluated piecewise."""
-        return LinearScores(h, self.linear.weight, class_bias=self.linear.bias)
+        """Return `h @ W^T + b`, to be evaluated piecewise."""
+        return LinearScores(h, InMemory(self.linear.weight), class_bias=self.linear.bias)
 
     def scores(self, h: Tensor) -> Scores:
         return self.activations(h)
 
     def logits(self, h: Tensor) -> Tensor:  # (B, C)
-        """All activations, without gradient."""
+        """Return all activations, without gradient."""
         with self._evaluation(h):
             return self.activations(h.to(self.linear.weight.dtype)).all()

@@ -1,4 +1,4 @@
-"""An ordinary weight matrix, trained on the targets and a sample of the other classes."""
+"""The sampled softmax and noise-contrastive estimation: training on the targets and a sample of the other classes."""
 
 import math
 from typing import Literal, get_args
@@ -9,8 +9,8 @@ from torch import Generator, Tensor, nn
 
 from zloss.heads.linear import LinearHead
 from zloss.heads.samplers import Sampler, SamplerName, make_sampler
+from zloss.losses.functions import SOFTPLUS_IS_LINEAR
 from zloss.losses.reduction import Reduction, check_reduction, reduce_loss
-from zloss.losses.spherical import SOFTPLUS_IS_LINEAR
 from zloss.targets import IGNORE_INDEX
 
 SampledLoss = Literal["softmax", "nce"]
@@ -19,45 +19,50 @@ _MOST_SAMPLES_BY_DEFAULT = 8192
 
 
 class SampledSoftmax(LinearHead):
-    r"""A softmax over all classes, trained at the cost of a few of them: O(B (K + S) H) a step.
+    r"""A softmax over all classes, trained at the cost of few classes: O(B (K + S) H) per step.
 
-    Each step draws S classes from a distribution q, the same for all examples of the batch, to stand in for all that
-    are not the target. The gradient of the weights is row-sparse: torch's SGD then changes these rows alone. Evaluation
-    is that of the full softmax over all classes.
+    Each step draws S classes from a distribution q. These draws stand for all classes other than the target, and all
+    examples of the batch share them. The gradient of the weights is row-sparse, so torch's SGD changes only the rows of
+    targets and draws. Evaluation uses the full softmax over all classes.
 
     **loss="softmax"**, an estimate of the softmax (Bengio and Senécal 2008, Jean et al. 2015). For target t and
     negatives s,
 
         log(exp(o_t) + sum_{s != t} exp(o_s - log(S q_s))) - o_t
 
-    A class s is among the S draws `S q_s` times on average. Divide its term by as much, and the expected value of the
-    sum is that of all classes other than t, each once: hence the *minus* before the logarithm. The target is in the sum
-    with certainty, once, so nothing is to be corrected there; and it must not be in it a second time, so draws that hit
-    it are left out. That makes the normaliser unbiased. Its logarithm, and with it the gradient, has a bias that falls
-    as 1/S.
+    A class s is among the S draws `S q_s` times on average. Its term is divided by this number, which is the *minus*
+    before the logarithm. So the expected sum contains every class other than t once. The target itself is always in the
+    sum, exactly once, and needs no correction. It must not be in the sum a second time, so draws that hit it are left
+    out. That makes the normaliser unbiased. Its logarithm and the gradient have a bias that falls as 1/S.
 
-    **loss="nce"**, noise-contrastive estimation (Gutmann and Hyvärinen 2010, Mnih and Teh 2012): tell the target from
-    the S draws, by logistic regression. `exp(o_c)` against `S q_c` are the odds that a class c is the target, so
+    **loss="nce"**, noise-contrastive estimation (Gutmann and Hyvärinen 2010, Mnih and Teh 2012): logistic regression
+    that distinguishes the target from the S draws. The odds that a class c is the target are `exp(o_c)` to `S q_c`, so
 
         softplus(-(o_t - log(S q_t))) + sum_s softplus(o_s - log(S q_s))
 
-    Here a draw may well be the target: noise can be any class, and all of it counts. Nothing normalises `exp(o)`; the
-    optimum does so by itself, with `sum_c exp(o_c)` near 1. That is far from where an ordinary layer starts, near C. So
-    the bias starts at -log(C): use `bias=True` with this loss.
+    Here a draw may be the target: noise can be any class, and all draws count. The loss does not normalise `exp(o)`,
+    but at its optimum `sum_c exp(o_c)` is near 1. A new layer has a sum near C, which is far from it. So the bias
+    starts at -log(C): use `bias=True` with this loss.
 
-    With K targets per example the loss is the average of its K single-target values, all against the same draws.
+    With K targets per example the loss is the average of K single-target losses with the same draws.
 
     Args:
+        in_features: H, the width of the hidden layer.
+        num_classes: C.
         num_samples: S. By default an eighth of the classes, and no more than 8192.
-        sampler: "log_uniform" for classes numbered by frequency, or whose `counts` give that order; "unigram" for
-            probabilities in proportion to `counts ** power`; "uniform"; or a `Sampler`. The closer q is to the softmax,
-            the smaller the variance.
-        counts: how often each class occurs.
-        power: of the counts, for "unigram".
-        remove_accidental_hits: for the softmax. False leaves draws that hit the target in the sum, which then counts it
-            twice on average: only to compare with implementations that do so.
-        generator: the source of the draws, on the device of the head; by default torch's global one. It is not part of
-            the state dict.
+        sampler: the distribution q: "log_uniform", "unigram", "uniform" or a `Sampler`. "log_uniform" is for classes
+            that are numbered by frequency, or that `counts` sort by frequency. "unigram" draws in proportion to
+            `counts ** power`. The variance is smaller if q is closer to the softmax.
+        counts: the number of occurrences of each class.
+        power: the exponent of the counts for "unigram".
+        loss: "softmax" or "nce".
+        remove_accidental_hits: for the softmax. False leaves draws that hit the target in the sum, which then counts
+            the target twice on average. Use it only to compare with implementations that do so.
+        generator: the source of the draws, on the device of the head. By default it is torch's global generator. It is
+            not part of the state dict.
+        bias, device, dtype: as in `nn.Linear`.
+        reduction: "mean" over the rows that are not ignored, "sum", or "none" for one value per example.
+        ignore_index: the target that is ignored.
 
     >>> head = SampledSoftmax(8, 1000, num_samples=50)
     >>> optimizer = head.sgd(lr=0.1)
@@ -108,21 +113,16 @@ class SampledSoftmax(LinearHead):
         )
         where = self.linear.weight.device
         self.sampler = make_sampler(sampler, num_classes, counts=counts, power=power, device=where)
-        self.num_samples, self.loss, self.remove_accidental_hits = (
-            num_samples,
-            loss,
-            remove_accidental_hits,
-        )
-        self.generator = generator
+        self.num_samples, self.loss = num_samples, loss
+        self.remove_accidental_hits, self.generator = remove_accidental_hits, generator
         self.reduction: Reduction = reduction
         if loss == "nce":
             self._prepare_for_nce()
 
     @property
     def is_capturable(self) -> bool:
-        return (
-            self.generator is None
-        )  # torch's own has a graph draw anew at every replay; others it does not know
+        # A graph draws new numbers at every replay, but only from torch's global generator.
+        return self.generator is None
 
     def _prepare_for_nce(self) -> None:
         never = self.sampler.log_prob(
@@ -158,12 +158,12 @@ class SampledSoftmax(LinearHead):
     def _logits(
         self, h: Tensor, index: Tensor, draws: Tensor
     ) -> tuple[Tensor, Tensor]:  # (B, K), (B, S)
-        """Activations of the targets and of the draws, in float32 or better.
+        """Return the activations of the targets and of the draws, in float32 or better.
 
-        The product of the draws follows autocast; a single target in half precision would be too coarse.
+        The product of the draws follows autocast. The activation of a target does not: half precision is too coarse.
         """
         wide = torch.promote_types(self.linear.weight.dtype, torch.float32)
-        classes = torch.cat([index.flatten(), draws])  # one gather, and so one sparse gradient
+        classes = torch.cat([index.flatten(), draws])  # one gather makes one sparse gradient
         sizes = [index.numel(), len(draws)]
         own_rows, drawn_rows = F.embedding(classes, self.linear.weight, sparse=True).split(sizes)
         own = (h[:, None].to(wide) * own_rows.view(*index.shape, h.shape[1])).sum(2)
@@ -176,13 +176,13 @@ class SampledSoftmax(LinearHead):
         return own, drawn
 
     def _log_expected(self, classes: Tensor) -> Tensor:  # as classes, float64
-        """`log(S q)`, the logarithm of how often a class is drawn in a step on average."""
+        """Return `log(S q)`, where `S q` is how often a step draws a class on average."""
         return self.sampler.log_prob(classes) + math.log(self.num_samples)
 
     def _per_target(
         self, own: Tensor, drawn: Tensor, index: Tensor, draws: Tensor
     ) -> Tensor:  # (B, K)
-        """The loss of each target, from its activation and those of the draws less `log(S q)`."""
+        """Return the loss of each target. `drawn` are the activations of the draws minus `log(S q)`."""
         if self.loss == "nce":
             return self._nce(own, drawn, index)
         return self._softmax(own, drawn, index, draws)
@@ -203,11 +203,11 @@ class SampledSoftmax(LinearHead):
     def _log_sum_without_hits(
         self, own: Tensor, drawn: Tensor, index: Tensor, draws: Tensor
     ) -> Tensor:  # (B, K)
-        """For each target, the logarithm of the sum over the draws that are not that target.
+        """Return for each target the logarithm of the sum over the draws that are not that target.
 
-        A draw that hits one of K targets of an example still counts for the others. To hold K sums of S terms for
-        that would take B K S numbers, so: first the draws that hit no target of the example, once for all of them; to
-        these each target adds those that hit another one, whose activation is known from there.
+        A draw that hits one of the K targets of an example still counts for the other targets. The direct way would
+        need B K S numbers, for K sums of S terms. So one sum has the draws that hit no target of the example, and all
+        targets share it. A second sum has the draws that hit other targets, and takes the activations of these targets.
         """
         if index.shape[1] == 1:
             return _log_sum_except(drawn, draws == index)
@@ -217,13 +217,12 @@ class SampledSoftmax(LinearHead):
         )
 
     def _log_sum_of_hits(self, own: Tensor, index: Tensor, times: Tensor) -> Tensor:  # (B, K)
-        """For each target, the logarithm of the sum over the draws that hit another target of the example."""
+        """Return for each target the logarithm of the sum over the draws that hit another target of the example."""
         same = index[:, :, None] == index[:, None, :]  # (B, K, K)
-        times = times.double() / same.sum(
-            2
-        )  # a class that is a target twice brings its hits in two halves
+        # If a class is a target twice, each of the two targets counts half of the hits.
+        times = times.double() / same.sum(2)
         log_part = own + (times.log() - self._log_expected(index)).to(own.dtype)
-        others = torch.where(~same & (times > 0)[:, None], log_part[:, None], _nothing(own.dtype))
+        others = torch.where(~same & (times > 0)[:, None], log_part[:, None], _log_zero(own.dtype))
         return others.logsumexp(2)
 
     def extra_repr(self) -> str:
@@ -231,10 +230,12 @@ class SampledSoftmax(LinearHead):
 
 
 def _accidental_hits(index: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:  # (B, S) bool, (B, K)
-    """Which draws are a target of the example, and how many of them are each of its targets."""
+    """Return a mask of the draws that hit a target of the example, and the number of hits of each target."""
     hits = torch.zeros(len(index), len(draws), dtype=torch.bool, device=index.device)
     times = torch.empty_like(index)
-    for k, column in enumerate(index.T):  # one after the other: all at once would be B K S numbers
+    for k, column in enumerate(
+        index.T
+    ):  # one by one: all columns together would need B K S numbers
         hits_of_column = draws == column[:, None]
         hits |= hits_of_column
         times[:, k] = hits_of_column.sum(1)
@@ -242,12 +243,12 @@ def _accidental_hits(index: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:  # 
 
 
 def _log_sum_except(drawn: Tensor, hits: Tensor) -> Tensor:  # (B, S), (B, S) bool -> (B, 1)
-    """Logarithm of the sum over the draws that are no hits; overwrites `drawn`."""
-    return drawn.masked_fill_(hits, _nothing(drawn.dtype)).logsumexp(1, keepdim=True)
+    """Return the logarithm of the sum over the draws without hits. Overwrites `drawn`."""
+    return drawn.masked_fill_(hits, _log_zero(drawn.dtype)).logsumexp(1, keepdim=True)
 
 
-def _nothing(dtype: torch.dtype) -> float:
-    """The logarithm of nothing. Not -inf: where a sum has no other terms its gradient would be NaN."""
+def _log_zero(dtype: torch.dtype) -> float:
+    """Return a number that stands for log(0). With -inf, a sum that has only such terms would have the gradient NaN."""
     return torch.finfo(dtype).min
 
 

@@ -1,13 +1,13 @@
-r"""Samplers: which classes stand in for all the others in a step of `SampledSoftmax`.
+r"""Samplers, which draw the classes of a step of `SampledSoftmax`.
 
-    classes = sampler.draw(8192)              with replacement, O(1) a sample, nothing waits for a GPU
+    classes = sampler.draw(8192)              with replacement, O(1) per sample, does not wait for a GPU
     log_q = sampler.log_prob(classes)         the probability of each class in one draw
 
-A sampler is a module, so that it moves and saves with the head that it belongs to. A new one derives from `Sampler` and
-supplies `draw` and `log_prob`.
+A sampler is a module, so the state dict of its head contains it, and it moves with its head. A new sampler derives
+from `Sampler` and implements `draw` and `log_prob`.
 
-All of it is computed in float64. Float32 has 24 bits: with more than 2^24 classes it could not even name them all, and
-with fewer the rare ones would be drawn too often or never.
+Samplers compute in float64, because float32 has only 24 bits. It could not represent the numbers of more than 2^24
+classes. With fewer classes, rare ones would be drawn too often or never.
 """
 
 import math
@@ -25,7 +25,7 @@ SamplerName = Literal["log_uniform", "unigram", "uniform"]
 class Sampler(nn.Module, ABC):
     """A fixed distribution q over the classes."""
 
-    _home: Tensor  # (0,) says where the sampler is; not every sampler has another tensor to tell by
+    _home: Tensor  # (0,) on the device of the sampler: some samplers have no other tensor
 
     def __init__(self, num_classes: int, *, device: torch.device | str | None = None) -> None:
         super().__init__()
@@ -35,25 +35,25 @@ class Sampler(nn.Module, ABC):
         self.register_buffer("_home", torch.empty(0, device=device), persistent=False)
 
     def follow_(self, device: torch.device) -> None:
-        """Draw there from now on, where the weights of a head without memory have got theirs."""
+        """Draw on this device from now on, if the sampler has been on the "meta" device so far."""
         if self._home.is_meta:
             self._home = torch.empty(0, device=device)
 
     @abstractmethod
     def draw(self, num_samples: int, *, generator: Generator | None = None) -> Tensor:  # (S,) int64
-        """Independent draws from q, on the device of the sampler; from torch's global generator unless one is given."""
+        """Return independent draws from q, on the device of the sampler, by default from torch's global generator."""
 
     @abstractmethod
     def log_prob(self, classes: Tensor) -> Tensor:  # as classes, float64
-        """`log q` of these classes; -inf for one that is never drawn."""
+        """Return `log q` of these classes: -inf for a class that is never drawn."""
 
     def _uniform(
         self, num_samples: int, generator: Generator | None
     ) -> Tensor:  # (S,) float64 in [0, 1)
-        """Where all chance comes from.
+        """Return uniform random numbers, the only random numbers that samplers use.
 
-        Not `torch.randint`: it takes the remainder of 32 random bits, which at 10 million classes favours some of them
-        by 0.2 %.
+        `torch.randint` is not used. It takes the remainder of 32 random bits, which makes some of 10 million classes
+        more likely than others by 0.2 %.
         """
         if num_samples < 1:
             raise ValueError(f"num_samples must be at least 1, got {num_samples}")
@@ -65,20 +65,17 @@ class Sampler(nn.Module, ABC):
         return torch.rand(num_samples, generator=generator, dtype=torch.float64, device=device)
 
     def _anywhere(self, num_samples: int, generator: Generator | None) -> Tensor:  # (S,) int64
-        """Draws among the numbers 0..C-1, all equally likely."""
-        # The product is rounded, and the bound is for u next to 1.
-        return (
-            (self._uniform(num_samples, generator) * self.num_classes)
-            .long()
-            .clamp_(max=self.num_classes - 1)
-        )
+        """Return draws from the numbers 0..C-1, all equally likely."""
+        draws = (self._uniform(num_samples, generator) * self.num_classes).long()
+        # For a u close to 1 the product may be rounded up to C.
+        return draws.clamp_(max=self.num_classes - 1)
 
     def extra_repr(self) -> str:
         return f"num_classes={self.num_classes}"
 
 
 class UniformSampler(Sampler):
-    """Every class with the same probability.
+    """A sampler that draws every class with the same probability.
 
     >>> sampler = UniformSampler(1000)
     >>> sampler.draw(5).shape, sampler.log_prob(torch.tensor([3])).exp()
@@ -95,14 +92,15 @@ class UniformSampler(Sampler):
 
 
 class LogUniformSampler(Sampler):
-    r"""The class of rank k, from 0 on, with probability `log((k + 2) / (k + 1)) / log(C + 1)`: nearly Zipf's law.
+    r"""A sampler that draws classes by rank, nearly by Zipf's law.
 
-    It needs no counts, only the order of the classes, and no tables.
+    The class of rank k = 0, 1, ... has the probability `log((k + 2) / (k + 1)) / log(C + 1)`. The sampler needs the
+    order of the classes, but no counts and no tables.
 
     Args:
         num_classes: C.
-        counts: how often each class occurs; orders the classes, the most frequent first. Without it they are taken to
-            be numbered in that order.
+        counts: the number of occurrences of each class. The most frequent class has rank 0. Without counts, the rank of
+            a class is its number.
 
     >>> LogUniformSampler(3).log_prob(torch.arange(3)).exp()    # log_4(2), log_4(3/2), log_4(4/3)
     tensor([0.5000, 0.2925, 0.2075], dtype=torch.float64)
@@ -134,21 +132,22 @@ class LogUniformSampler(Sampler):
 
 
 def log_uniform_rank(u: Tensor, num_classes: int) -> Tensor:  # in [0, 1) -> int64
-    """The inverse of the distribution function of the log-uniform ranks, `P(rank < k) = log(k + 1) / log(C + 1)`."""
+    """Return the rank at which the distribution function `P(rank < k) = log(k + 1) / log(C + 1)` reaches u."""
     ranks = (u * math.log(num_classes + 1)).exp().long() - 1
     return ranks.clamp_(0, num_classes - 1)
 
 
 class UnigramSampler(Sampler):
-    """Each class with a probability in proportion to a power of its count, in O(1) by the alias method.
+    """A sampler that draws each class in proportion to a power of its count, in O(1) by the alias method.
 
-    A class that never occurs is never drawn, unless power is 0. As a target it does no harm to a sampled softmax, but
-    nothing ever pushes it down either: add one to all counts where that matters. Noise-contrastive estimation refuses
-    such counts.
+    A class with the count 0 is never drawn, unless power is 0. A sampled softmax accepts such a class as a target, but
+    no step ever lowers its score: add one to all counts where that matters. Noise-contrastive estimation refuses counts
+    of 0.
 
     Args:
-        counts: how often each class occurs.
-        power: 1 draws classes as often as they occur, 0 all alike. The default is that of word2vec.
+        counts: the number of occurrences of each class.
+        power: 1 draws classes as often as they occur, and 0 draws all classes equally often. The default is the value
+            of word2vec.
 
     >>> sampler = UnigramSampler(torch.tensor([1, 16, 0]), power=0.75)
     >>> sampler.log_prob(torch.arange(3)).exp()    # 1 and 8 parts of 9
@@ -157,8 +156,8 @@ class UnigramSampler(Sampler):
     tensor(0)
     """
 
-    # Both are the bits of float64 numbers. `model.to(torch.bfloat16)` converts every floating-point buffer that it
-    # finds, and three digits of a log-probability are not enough.
+    # The first two hold the bits of float64 numbers. `model.to(torch.bfloat16)` converts every floating-point buffer,
+    # and the three digits of a bfloat16 are not enough for a log-probability.
     _keep_bits: Tensor  # (C,) int64
     _log_q_bits: Tensor  # (C,) int64
     alias: Tensor  # (C,) int64
@@ -181,7 +180,7 @@ class UnigramSampler(Sampler):
 
     @property
     def keep(self) -> Tensor:  # (C,) float64
-        """The probability with which a class that was hit stays; otherwise its `alias` takes its place."""
+        """The probability that a hit class is drawn. Otherwise its `alias` is drawn."""
         return self._keep_bits.view(torch.float64)
 
     def draw(self, num_samples: int, *, generator: Generator | None = None) -> Tensor:
@@ -197,7 +196,7 @@ class UnigramSampler(Sampler):
 
 
 def _powers(counts: Tensor, power: float) -> Tensor:  # (C,) float64, the largest is 1
-    """`counts ** power`, with the counts scaled first so that nothing overflows."""
+    """Return `counts ** power`, with the counts scaled first so that nothing overflows."""
     if not (math.isfinite(power) and power >= 0):
         raise ValueError(f"power must be a finite number >= 0, got {power}")
     counts = checked_counts(counts, counts.numel() if isinstance(counts, Tensor) else 0)
@@ -208,36 +207,38 @@ def _powers(counts: Tensor, power: float) -> Tensor:  # (C,) float64, the larges
 
 
 def alias_table(weights: Tensor) -> tuple[Tensor, Tensor]:  # (C,) -> (C,) float64, (C,) int64
-    """Walker's alias table: hit a class i, all alike, keep it with probability keep[i], take alias[i] otherwise.
+    """Return the tables `keep` and `alias` of Walker's alias method.
+
+    The method hits a class i, with equal probability for all classes. It draws i with probability keep[i], and alias[i]
+    otherwise.
 
     Scaled to mean 1, the weights fill C buckets of size 1. A light class leaves a deficit in its bucket, and a heavy
-    class has an excess. Lay all deficits end to end on a line, and all excesses on a second one: both lines are equally
-    long. A heavy class fills the deficits that begin along its own stretch. The last of them may reach beyond the end
-    of the stretch. The heavy class fills it all the same, which leaves a deficit in its own bucket, as large as the
-    overhang, and that deficit the next heavy class fills. So prefix sums and binary searches give the whole table, and
-    there is no loop over the classes (Hübschle-Schneider and Sanders, *Parallel Weighted Random Sampling*, 2019).
+    class has an excess. Lay all deficits end to end on a line, and all excesses on a second line: both lines are
+    equally long. A heavy class fills the deficits that begin within its own part of the line. The last of these
+    deficits may reach beyond the end of this part. The heavy class fills it completely, which leaves a deficit in its
+    own bucket, as large as the overhang. The next heavy class fills that deficit.
+
+    So prefix sums and binary searches give both tables, without a loop over the classes (Hübschle-Schneider and
+    Sanders, *Parallel Weighted Random Sampling*, 2019).
     """
     parts = weights.double() * (len(weights) / weights.sum(dtype=torch.float64))
     keep, alias = parts.clamp(max=1), torch.arange(len(parts), device=parts.device)
     light, heavy = (parts < 1).nonzero()[:, 0], (parts > 1).nonzero()[:, 0]
-    if not (len(light) and len(heavy)):  # all alike, up to rounding
+    if not (len(light) and len(heavy)):  # all weights are equal, up to rounding
         return torch.ones_like(keep), alias
     deficit, excess = 1 - parts[light], parts[heavy] - 1
     deficit_end, excess_end = deficit.cumsum(0), excess.cumsum(0)
-    # Each begins exactly, to the last bit, where the one before ends: both searches must see the same order.
+    # Each deficit starts where the previous one ends, to the last bit: both searches need the same order.
     deficit_start = torch.cat([deficit_end.new_zeros(1), deficit_end[:-1]])
-    filler = torch.searchsorted(
-        excess_end, deficit_start, right=True
-    )  # the first that ends after the deficit starts
-    last_filled = torch.searchsorted(
-        deficit_end, excess_end
-    )  # the first that ends no earlier than the excess
-    # The bounds are for the very end of the lines, where rounding makes one a little longer than the other.
+    # The filler of a deficit is the first excess that ends after the deficit starts. The last deficit that an excess
+    # fills is the first one that ends no earlier than the excess.
+    filler = torch.searchsorted(excess_end, deficit_start, right=True)
+    last_filled = torch.searchsorted(deficit_end, excess_end)
+    # The clamps are for the end of the lines, where rounding makes one of them a little longer.
     alias[light] = heavy[filler.clamp_(max=len(heavy) - 1)]
     alias[heavy[:-1]] = heavy[1:]
-    keep[heavy[:-1]] = 1 - (deficit_end[last_filled.clamp_(max=len(light) - 1)] - excess_end)[
-        :-1
-    ].clamp_(0, 1)
+    overhang = deficit_end[last_filled.clamp_(max=len(light) - 1)] - excess_end
+    keep[heavy[:-1]] = 1 - overhang[:-1].clamp_(0, 1)
     return keep, alias
 
 
@@ -249,7 +250,7 @@ def make_sampler(
     power: float,
     device: torch.device,
 ) -> Sampler:
-    """The sampler of this name, or the very one that was given, on the device of the head that wants it."""
+    """Return the sampler with this name, or the given sampler itself, on the device of its head."""
     if isinstance(sampler, Sampler):
         return _own_sampler(sampler, num_classes, counts).to(device)
     if sampler not in get_args(SamplerName):

@@ -1,13 +1,14 @@
-"""Ways to compute the softmax cross-entropy of a linear layer. All give the same loss; they differ in time and memory.
+"""Implementations of the softmax cross-entropy of a linear layer: the same loss with other costs in time and memory.
 
-    logits                     the B x C logits are formed; torch alone, any device
-    linear_cross_entropy       torch >= 2.13: the batch in chunks, never all logits at once
+    logits                     forms the B x C logits; needs torch alone, runs on any device
+    linear_cross_entropy       torch >= 2.13: takes the batch in chunks, never forms all logits at once
     liger                      Liger Kernel (pip install liger-kernel), on a GPU
     cut_cross_entropy          Apple's CCE (pip install cut-cross-entropy), on a GPU, in half precision; leaves out
                                small gradients, as is its default
-    cut_cross_entropy_exact    the same with every gradient
+    cut_cross_entropy_exact    Apple's CCE with all gradients
 
-The user names one; what cannot run here is refused with the reason, and nothing is swapped in silently.
+The user chooses an implementation by its name. If it cannot run, an error gives the reason: no other implementation
+replaces it silently.
 """
 
 import importlib
@@ -25,8 +26,8 @@ from torch import Tensor
 SoftmaxName = Literal[
     "logits", "linear_cross_entropy", "liger", "cut_cross_entropy", "cut_cross_entropy_exact"
 ]
-IGNORED = -100  # what the functions below take for a target that does not count
-_CHUNK_ELEMENTS = 2**26  # logits at a time where they are not all formed: 256 MiB in float32
+IGNORED = -100  # the target that all functions of this module ignore
+_CHUNK_ELEMENTS = 2**26  # the largest number of logits in a chunk: 256 MiB in float32
 
 CrossEntropy = Callable[[Tensor, Tensor, Tensor | None, Tensor, str], Tensor]
 """`(h (N, H), weight (C, H), bias (C,) or None, target (N,), reduction "none" or "sum") -> loss`."""
@@ -35,7 +36,7 @@ CrossEntropy = Callable[[Tensor, Tensor, Tensor | None, Tensor, str], Tensor]
 def of_logits(
     h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, reduction: str
 ) -> Tensor:
-    """The definition."""
+    """Return the cross-entropy from all logits: the definition."""
     logits = F.linear(h, weight, bias)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(logits, target, reduction=reduction, ignore_index=IGNORED)
@@ -44,10 +45,11 @@ def of_logits(
 def linear_cross_entropy(
     h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, reduction: str
 ) -> Tensor:
-    """Torch's own, in chunks of bounded memory. It knows nothing of autocast: all is in the dtype of the weight.
+    """Return the cross-entropy from torch's own function, in chunks of bounded memory.
 
-    The chunks that torch would choose become smaller as C / H grows, and each costs a pass over the gradient of all
-    weights: at a few hundred it is many times slower.
+    It ignores autocast and computes in the dtype of the weight. The chunks that torch would choose become smaller as
+    C / H grows, and each chunk needs a pass over the gradient of all weights. At a ratio of a few hundred this would be
+    many times slower.
     """
     rows = max(1, _CHUNK_ELEMENTS // len(weight))
     options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=rows, chunking_method=None)
@@ -64,7 +66,7 @@ def linear_cross_entropy(
 
 
 def liger(h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, reduction: str) -> Tensor:
-    """Liger Kernel's fused linear cross-entropy, with its default chunks."""
+    """Return the cross-entropy from Liger Kernel, with its default chunks."""
     function = importlib.import_module(
         "liger_kernel.transformers.functional"
     ).liger_fused_linear_cross_entropy
@@ -75,7 +77,7 @@ def liger(h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, reduct
 def cut_cross_entropy(
     h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, reduction: str, **options: Any
 ) -> Tensor:
-    """Apple's cut cross-entropy. It computes in half precision: that of autocast where enabled, else bfloat16."""
+    """Return the cross-entropy from Apple's CCE, in the half precision of autocast or else in bfloat16."""
     function = importlib.import_module("cut_cross_entropy").linear_cross_entropy
     if bias is not None:
         if "bias" not in inspect.signature(function).parameters:
@@ -100,20 +102,20 @@ def cut_cross_entropy(
 def cut_cross_entropy_exact(
     h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, reduction: str
 ) -> Tensor:
-    """The same without leaving out small gradients."""
+    """Return the cross-entropy from Apple's CCE, with small gradients as well."""
     return cut_cross_entropy(h, weight, bias, target, reduction, filter_eps=None)
 
 
 @dataclass(frozen=True)
 class Implementation:
-    """A way to compute the softmax cross-entropy, and what it needs."""
+    """An implementation of the softmax cross-entropy, with its requirements."""
 
     cross_entropy: CrossEntropy
-    package: str | None = None  # to install with pip
+    package: str | None = None  # the name for pip
     needs_gpu: bool = False
 
     def missing(self, device: torch.device | None) -> str | None:
-        """Why it cannot run on this device, or on any where none is named; None where it can."""
+        """Return the reason why it cannot run on this device, or on any device for None. Return None if it can run."""
         if self.cross_entropy is linear_cross_entropy and not hasattr(F, "linear_cross_entropy"):
             return (
                 f"torch {torch.__version__} has no F.linear_cross_entropy: it came with torch 2.13"
@@ -125,7 +127,7 @@ class Implementation:
         return None
 
 
-@cache  # asked in every step
+@cache  # every step asks
 def _is_installed(package: str) -> bool:
     return importlib.util.find_spec(package.replace("-", "_")) is not None
 
@@ -143,7 +145,7 @@ assert tuple(IMPLEMENTATIONS) == get_args(SoftmaxName)
 
 
 def softmax_implementations(device: torch.device | str) -> dict[str, str | None]:
-    """Every implementation of the softmax by name, with the reason why it cannot run here, or None where it can.
+    """Return for each implementation of the softmax the reason why it cannot run on this device, or None if it can.
 
     >>> softmax_implementations("cpu")["logits"] is None
     True
@@ -152,9 +154,9 @@ def softmax_implementations(device: torch.device | str) -> dict[str, str | None]
 
 
 def find_cross_entropy(name: str, device: torch.device | None = None) -> CrossEntropy:
-    """The implementation of that name; `ValueError` with the reason and the choices where it cannot run.
+    """Return the implementation with this name, or raise `ValueError` with the reason why it cannot run.
 
-    Without a device only what is installed is looked at: a layer may still move.
+    Without a device this checks only what is installed, because a layer may still move to another device.
     """
     if name not in IMPLEMENTATIONS:
         raise ValueError(f"softmax must be one of {', '.join(IMPLEMENTATIONS)}, got {name!r}")
@@ -165,5 +167,5 @@ def find_cross_entropy(name: str, device: torch.device | None = None) -> CrossEn
 
 
 def log_softmax(logits: Tensor) -> Tensor:  # (n, m) -> (n, m)
-    """In float32 at least: under autocast products are in half precision, and their normaliser must not be."""
+    """Return the log-softmax in float32 or better. Half precision, as autocast gives it, is too coarse for it."""
     return F.log_softmax(logits, dim=1, dtype=torch.promote_types(logits.dtype, torch.float32))

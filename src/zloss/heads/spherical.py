@@ -1,4 +1,4 @@
-"""Heads for spherical losses: a layer that yields `SphericalStats`, and a loss that is a function of them."""
+"""The head for spherical losses: a layer that computes `SphericalStats`, and a loss that is a function of them."""
 
 import torch
 from torch import Tensor
@@ -13,10 +13,10 @@ from zloss.optim import FactoredSGD
 
 
 class SphericalOutput(Head):
-    """A spherical loss on a layer that never forms logits: `FactoredLinear`, or `GramLinear` for any optimizer.
+    """A spherical loss on a layer that does not form logits: `FactoredLinear`, or `GramLinear` for any optimizer.
 
     Args:
-        layer: `FactoredLinear`, `GramLinear` or, as a definition to compare with, `DenseLinear`.
+        layer: `FactoredLinear`, `GramLinear`, or `DenseLinear`, the definition that the others are compared with.
         loss: `ZLoss` or another spherical loss.
 
     >>> head = SphericalOutput(zloss.FactoredLinear(16, 100_000), zloss.ZLoss(a=0.1, b=10))
@@ -24,7 +24,7 @@ class SphericalOutput(Head):
     >>> head(torch.randn(4, 16), torch.tensor([7, 0, 99_999, -100])).backward()
     >>> optimizer.step()
 
-    Classes are ranked as the loss means it: by activation, or by probability where the loss is a likelihood.
+    The loss decides how classes are ranked: by probability if the loss is a likelihood, else by activation.
     """
 
     def __init__(self, layer: FactoredLinear | DenseLinear, loss: SphericalLoss) -> None:
@@ -41,7 +41,7 @@ class SphericalOutput(Head):
         self.layer, self.loss = layer, loss
 
     def forward(self, h: Tensor, target: Tensor, *, weight: Tensor | None = None) -> Tensor:
-        if isinstance(self.layer, FactoredLinear):  # which looks after its inputs itself
+        if isinstance(self.layer, FactoredLinear):  # it checks its input itself
             loss: Tensor = self.loss(self.layer(h, target), weight=weight)
             return loss
         admitted = self._admission.admit(h, target, self.reference_weight)
@@ -49,13 +49,12 @@ class SphericalOutput(Head):
 
     def scores(self, h: Tensor) -> Scores:
         scores = self.layer.scores(h)
-        # Ranks by plain activations do without what all scores of a row have in common.
-        return (
-            scores if type(self.loss).score is Loss.score else scores.transformed(self.loss.score)
-        )
+        # Scores without a transform are ranked faster: what is added to a whole row does not change its ranks.
+        is_plain = type(self.loss).score is Loss.score
+        return scores if is_plain else scores.transformed(self.loss.score)
 
     def logits(self, h: Tensor) -> Tensor:  # (B, C)
-        """All activations, without gradient."""
+        """Return all activations, without gradient."""
         with self._evaluation(h):
             return self.layer.logits(h)
 
@@ -72,7 +71,7 @@ class SphericalOutput(Head):
         return self.layer.V if isinstance(self.layer, FactoredLinear) else self.layer.linear.weight
 
     def sgd(self, lr: float, *, weight_decay: float = 0.0) -> Optimizer:
-        """Plain SGD: `FactoredSGD` for a factored layer, which no other optimizer can train."""
+        """Return plain SGD. For a factored layer this is `FactoredSGD`: no other optimizer can train it."""
         if isinstance(self.layer, FactoredLinear):
             return FactoredSGD(self.layer, lr, weight_decay=weight_decay)
         return torch.optim.SGD(self.layer.parameters(), lr=lr, weight_decay=weight_decay)

@@ -1,6 +1,6 @@
-"""Triton kernels, each beside the PyTorch code that defines it. Nothing else in the package imports triton.
+"""Triton kernels. Each module names the PyTorch code that defines them, and no other package of zloss imports Triton.
 
-Kernels are loaded on first use, so that `import zloss` needs torch alone.
+Kernels are loaded on first use, so `import zloss` needs torch alone.
 """
 
 import importlib
@@ -11,13 +11,13 @@ from types import ModuleType
 
 @cache
 def available() -> bool:
-    """Whether triton is installed; it comes with torch for CUDA on Linux."""
+    """Return whether Triton is installed. Torch for CUDA on Linux installs it."""
     return importlib.util.find_spec("triton") is not None
 
 
 @cache
 def load(name: str, *, package: str = __name__) -> ModuleType:
-    """The kernels in the module `<package>.<name>`.
+    """Return the module `<package>.<name>`, which contains kernels.
 
     >>> load("nonesuch")
     Traceback (most recent call last):

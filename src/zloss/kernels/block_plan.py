@@ -1,7 +1,7 @@
 """The plan of a batch for `block_linear`: everything about the batch that the kernels need, in one tensor.
 
-A host that launches small operations is slower than the device that runs them. So one launch computes the plan, and
-the host neither waits for the device nor reads a value from it. The first 6 N entries describe the examples, sorted by
+A host that launches small operations is slower than the device that runs them. So one launch computes the plan. The
+host does not wait for it and reads no value from it. The first 6 N entries describe the examples, sorted by
 block, in six vectors of N entries:
 
     order   the number of the example at this position
@@ -11,8 +11,8 @@ block, in six vectors of N entries:
     size    the number of rows of the block
     place   the first row of the block in the gradient; set for the first example of a block only
 
-Two more entries follow, `prefix` and `total`. The gradient contains every row of W before row `prefix`, also the rows
-of blocks without an example, and `total` is the number of rows of blocks with an example.
+Two more entries follow, `prefix` and `total`. The gradient contains every row of W before row `prefix`, including rows
+of blocks without an example. `total` is the number of rows in blocks with an example.
 
 Shape letters: N examples, M blocks.
 """

@@ -5,8 +5,8 @@ For a block with the examples h and their gradients `grad`, the rows of the two 
     grad_weight = grad.T @ h
     grad_bias = grad.sum(0)
 
-One launch writes the rows of all blocks with an example, and fills rows of other blocks with zeros if the gradient has
-room for more. It reads the plan of the batch: see `zloss.kernels.block_plan`.
+One launch writes the rows of all blocks with an example. If the gradient has room for more rows, the same launch fills
+rows of other blocks with zeros. It reads the plan of the batch: see `zloss.kernels.block_plan`.
 
 Shape letters: N examples, S rows of the largest block, H width, R rows of the gradient.
 """

@@ -1,15 +1,17 @@
-"""A softmax over many classes with narrow vectors, for those examples of a batch that want one.
+"""A softmax over many classes with narrow vectors, for the wanted examples of a batch only.
 
-It stands for
+The kernels compute
 
     scores = p @ weight.T
     normalizer = scores.logsumexp(1)
     log_prob[i, k] = scores[i, index[i, k]] - normalizer[i]
 
-and for the gradients of `p` and `weight`, where only the device knows how many examples want it, and which. These come
-first in `order`, which names every example once, and `count` says how many they are. The host launches as many programs
-for any number of them: each has a **piece** of the classes and goes over as many examples as there are, so that neither
-scores nor their gradients ever stand in memory. Sums over pieces are taken in the same order every time.
+and the gradients of `p` and `weight`. Only the device knows which examples are wanted. `order` contains the number of
+every example, with the wanted examples first, and `count` is the number of wanted examples.
+
+The host always launches the same number of programs. Each program has a **piece** of the classes and goes over all
+wanted examples. So neither scores nor their gradients are ever in memory. Sums over pieces are taken in the same order
+every time.
 
 Shape letters: B examples, D width, C classes, K targets per example, P pieces of the classes.
 """
@@ -22,16 +24,16 @@ from torch import Tensor
 
 from zloss.kernels.tiles import pieces, places, power_of_2, store_tile, tile
 
-# Products take sixteen rows and columns at least.
+# Products need at least sixteen rows and columns.
 _LEAST = 16
-# What one program holds of the weights at a time; of wider vectors than this allows for it would hold too few.
+# The number of weights that a program holds at a time. Vectors wider than MOST_WIDTH would leave too few classes.
 _ELEMENTS = 4096
 MOST_WIDTH = _ELEMENTS // _LEAST
-# Enough programs for any GPU. Each leaves a gradient for every example, which is to be added up.
+# Enough programs for any GPU. Each one writes a gradient of every example, and another launch adds these up.
 _MOST_PIECES = 512
-# Examples at a time, and pieces at a time where they are added up.
+# The number of examples at a time, and the number of pieces that are added up at a time.
 _EXAMPLES, _PIECES = 16, 256
-# Fewer warps, or tiles that are loaded ahead, would need more registers than there are.
+# With fewer warps, or with tiles that are loaded ahead, a program would need more registers than a GPU has.
 _LAUNCH = {"num_warps": 8, "num_stages": 1}
 
 
@@ -41,7 +43,7 @@ def normalizers(
     order: Tensor,  # (B,) int64
     count: Tensor,  # () int64
 ) -> Tensor:  # (B,)
-    """The logarithm of the sum of exponentials of the scores of each example that wants it, 0 for the others."""
+    """Return the logarithm of the sum of exponentials of the scores of each wanted example, 0 for the others."""
     (num, width), num_classes = p.shape, len(weight)
     parts, cut = _cut(num_classes, width)
     highest, total = torch.empty(2, num, parts, dtype=p.dtype, device=p.device)
@@ -64,10 +66,10 @@ def gradients(
     order: Tensor,  # (B,) int64
     count: Tensor,  # () int64
     normalizer: Tensor,  # (B,)
-    index: Tensor,  # (B, K) int64, -1 for none
-    grad: Tensor,  # (B, K), of log_prob, and 0 for none
+    index: Tensor,  # (B, K) int64, -1 for a target in another cluster
+    grad: Tensor,  # (B, K), of log_prob, and 0 for a target in another cluster
 ) -> tuple[Tensor, Tensor]:  # (B, D), (C, D)
-    """Of `p` and of `weight`, zeros included."""
+    """Return the gradients of `p` and of `weight`, including their zeros."""
     (num, width), num_classes = p.shape, len(weight)
     parts, cut = _cut(num_classes, width)
     parts_of_p = torch.empty(parts, num, width, dtype=p.dtype, device=p.device)
@@ -88,7 +90,7 @@ def gradients(
 
 
 def _cut(num_classes: int, width: int) -> tuple[int, dict[str, int]]:
-    """How many pieces there are, and what they consist of: tiles of some classes and of their width, filled up."""
+    """Return the number of pieces, the tiles of a piece, and the classes and the padded width of a tile."""
     held = max(_LEAST, power_of_2(width))
     classes = _ELEMENTS // held
     tiles = pieces(pieces(num_classes, classes), _MOST_PIECES)
@@ -96,8 +98,8 @@ def _cut(num_classes: int, width: int) -> tuple[int, dict[str, int]]:
 
 
 @triton.jit
-def _wanting(p, order, start, wanted, d, D, EXAMPLES: tl.constexpr):
-    """Some examples that want it: their places in the order, which of these there are, their numbers and vectors."""
+def _wanted_examples(p, order, start, wanted, d, D, EXAMPLES: tl.constexpr):
+    """Return places in the order, a mask of the places of wanted examples, and their numbers and vectors."""
     slot = start + tl.arange(0, EXAMPLES)
     there = slot < wanted
     example = tl.load(order + slot, mask=there, other=0)
@@ -107,7 +109,7 @@ def _wanting(p, order, start, wanted, d, D, EXAMPLES: tl.constexpr):
 
 @triton.jit
 def _classes(number, tiles, part, CLASSES: tl.constexpr):
-    """The classes of a tile of a piece."""
+    """Return the classes of a tile of a piece."""
     return (number * tiles + part) * CLASSES + tl.arange(0, CLASSES)
 
 
@@ -124,14 +126,14 @@ def _sums_of_pieces(
     number, d = tl.program_id(0), tl.arange(0, WIDTH)
     wanted = tl.load(count).to(tl.int32)
     for start in range(0, wanted, EXAMPLES):
-        slot, there, _, x = _wanting(p, order, start, wanted, d, D, EXAMPLES)
+        slot, there, _, x = _wanted_examples(p, order, start, wanted, d, D, EXAMPLES)
         high = tl.full((EXAMPLES,), float("-inf"), tl.float32)
         sums = tl.zeros((EXAMPLES,), tl.float32)
         for part in range(tiles):
             c = _classes(number, tiles, part, CLASSES)
             scores = _product(x, tl.trans(tile(weight, c, d, C, D, D)))
             scores = tl.where((c < C)[None, :], scores, float("-inf"))
-            # Finite from the first tile on, which has a class at least.
+            # This is finite from the first tile on, which has at least one class.
             higher = tl.maximum(high, tl.max(scores, 1))
             sums = sums * tl.exp(high - higher) + tl.sum(tl.exp(scores - higher[:, None]), 1)
             high = higher
@@ -167,9 +169,9 @@ def _gradients_of_pieces(
 ):  # fmt: skip
     number, d = tl.program_id(0), tl.arange(0, WIDTH)
     wanted = tl.load(count).to(tl.int32)
-    # Where nobody wants it, once for nobody: the gradient of the weights is still to be written.
+    # Without wanted examples the loop runs once, because it has to write the gradient of the weights.
     for start in range(0, tl.maximum(wanted, 1), EXAMPLES):
-        slot, there, example, x = _wanting(p, order, start, wanted, d, D, EXAMPLES)
+        slot, there, example, x = _wanted_examples(p, order, start, wanted, d, D, EXAMPLES)
         bound = tl.load(normalizer + example, mask=there, other=0)
         of_x = tl.zeros((EXAMPLES, WIDTH), tl.float32)
         for part in range(tiles):
@@ -190,7 +192,7 @@ def _gradients_of_pieces(
                 of_w += tile(grad_weight, c, d, C, D, D)
             store_tile(grad_weight, of_w, c, d, C, D, D)
         store_tile(parts_of_p + number.to(tl.int64) * B * D, of_x, slot, d, wanted, D, D)
-        # The next examples read what other threads wrote.
+        # The next examples read values that other threads wrote.
         tl.debug_barrier()
 
 

@@ -1,15 +1,16 @@
-"""Kernels of `zloss.layers.statistics`: the statistics of a batch and, backward, the gradient of h and of its targets.
+"""The forward and the backward pass of a factored layer by kernels. `zloss.layers.torch_backend` defines the result.
 
-Forward, one launch gathers the batch and the rows of its targets in V, one product multiplies them by the Gram matrix
-and by U, and one launch reduces each row to its statistics. Then the rows of W are at hand, and the backward pass is
-one launch without any product. That is best for one or two targets per row. Of more, the rows of V are multiplied by
-`h U^T` forward, and their weighted sum by U backward: two products, however many targets there are.
+The forward pass computes the statistics of a batch. One launch gathers the batch and the rows of its targets in V. One
+product multiplies them by the Gram matrix and by U. Another launch reduces each row to its statistics. The product
+contains the rows of W for the targets, so the backward pass is one launch without a product. This is best for one or
+two targets per row. For more targets, the forward pass multiplies the rows of V by `h U^T`, and the backward pass
+multiplies their weighted sum by U. These are two products for any number of targets.
 
-Nothing waits for the device, and nothing depends on values that only it knows. While a training step is captured as a
-CUDA graph, the products that its update will need of the batch alone begin at once, on branches beside all this.
+No launch waits for the device or depends on values that only the device knows. If a training step is captured as a CUDA
+graph, the update starts early. Its products that need only the batch begin here, on branches beside these passes.
 
-A batch with a target that is no class, or with activations that are not finite, raises its bits in a fault of its own
-and in that of the layer; its rows that are at fault have a mean of NaN, and its gradient of h is 0.
+A batch is at fault if a target is not a class, or if an activation is not finite. Its fault bits are set in the fault
+of the batch and in the fault of the layer. The rows at fault get a mean of NaN, and the gradient of h is 0.
 
 Shape letters: B rows, H width of the layer, K targets per row, C classes.
 """
@@ -25,11 +26,11 @@ from torch import Tensor
 from zloss.kernels.tiles import power_of_2
 from zloss.streams import Branch
 
-_FEW_TARGETS = 2  # per row, whose own rows of W are computed
+_FEW_TARGETS = 2  # up to this number of targets per row, the forward pass computes their rows of W
 
 
 class Begun(NamedTuple):
-    """Products that the update by a batch of B < H rows begins with, maybe still under way on branches."""
+    """The first products of the update by a batch of B < H rows, which may still run on branches."""
 
     inner_branch: Branch
     inner: Tensor  # (B, B) h h^T
@@ -40,7 +41,7 @@ class Begun(NamedTuple):
 
     @classmethod
     def of(cls, h: Tensor, hg: Tensor, pack: Tensor) -> "Begun":
-        """For a batch (B, H), its product with the Gram matrix, and the factors as they are now."""
+        """Begin with a batch (B, H), its product with the Gram matrix, and the current factors."""
         inner_branch, turned_branch = Branch(), Branch()
         with inner_branch.open():
             inner, scatter = h @ h.T, hg @ h.T
@@ -56,24 +57,24 @@ class Begun(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """What a forward pass yields, and what it leaves for the backward pass and for the step."""
+    """The results of a forward pass, and the tensors that the backward pass and the step need."""
 
     scores: Tensor  # (B, K) activations of the targets, 0 where ignored
     mean: Tensor  # (B,) float32
     scatter: Tensor  # (B,) float32
     valid: Tensor  # (B, K) bool
     classes: Tensor  # (B, K) int64, the targets, every entry in [0, C)
-    h: Tensor  # (B, H) the batch with its bias column, in the dtype of products as all of these
+    h: Tensor  # (B, H) the batch with its bias column, in the dtype of products, like `hg` and `rows`
     hg: Tensor  # (B, H) h @ gram
-    rows: Tensor  # (B, K, H) V[classes] @ U; none of them where targets are many
+    rows: Tensor  # (B, K, H) V[classes] @ U; empty if there are many targets
     exact_mean: Tensor  # (B,) float64
     fault: Tensor  # () int64, the bits of this batch
 
 
 class Gradient(NamedTuple):
-    """What a backward pass yields."""
+    """The results of a backward pass."""
 
-    h: Tensor  # as the h that came in
+    h: Tensor  # in the shape and dtype of the h of the caller
     curvature: Tensor  # (B,) 2 dL/dscatter, float64
     mean: Tensor  # (B,) dL/dmean / C, float64
     target: Tensor  # (B, K) dL/do_t, 0 where ignored, float64
@@ -81,7 +82,7 @@ class Gradient(NamedTuple):
 
 
 def statistics(
-    h: Tensor,  # (B, H), or one column less where there is a bias
+    h: Tensor,  # (B, H), or one column less if the layer has a bias
     target: Tensor,  # (B, K) int64
     V: Tensor,  # (C, H) float32
     omega: Tensor,  # (H,)
@@ -91,10 +92,10 @@ def statistics(
     ignore_index: int,
     target_fault: int,
     hidden_fault: int,
-    layer_fault: Tensor,  # () int64, in place
+    layer_fault: Tensor,  # () int64, changed in place
     begins_step: bool = False,
 ) -> tuple[Statistics, Begun | None]:
-    """The statistics of the activations `h @ (V U + 1 omega^T)^T`; where asked for, what the update begins with."""
+    """Return the statistics of the activations `h @ (V U + 1 omega^T)^T`, and the begun products or None."""
     (rows, own_width), num_targets, width = h.shape, target.shape[1], V.shape[1]
     is_few = num_targets <= _FEW_TARGETS
     gathered = pack.new_empty(1 + (num_targets if is_few else 0), rows, width)
@@ -129,7 +130,7 @@ def statistics(
 def _multiply(
     gathered: Tensor, pack: Tensor
 ) -> tuple[Tensor, Tensor]:  # (B, H), (K, B, H) or (B, H)
-    """`h @ gram`, and `V[t] @ U` or else `h @ U^T`."""
+    """Return `h @ gram`, and `V[t] @ U` or else `h @ U^T`."""
     if len(gathered) == 1:
         return gathered[0] @ pack[0], gathered[0] @ pack[1].T
     if len(gathered) == 2:
@@ -146,12 +147,12 @@ def gradient(
     V: Tensor,  # (C, H)
     omega: Tensor,  # (H,)
     wbar: Tensor,  # (H,)
-    pack: Tensor,  # (3, H, H) as above
+    pack: Tensor,  # (3, H, H) as in `statistics`
     *,
-    shape: torch.Size,  # of the h that came in
-    dtype: torch.dtype,  # likewise
+    shape: torch.Size,  # of the h of the caller
+    dtype: torch.dtype,  # of the h of the caller
 ) -> Gradient:
-    """The gradient of h, and what the step needs to know of the gradient of W."""
+    """Return the gradient of h, and the parts of the gradient of W that the step needs."""
     (rows, width), num_targets = passed.hg.shape, passed.classes.shape[1]
     made = Gradient(
         h=passed.hg.new_empty(shape, dtype=dtype),
@@ -181,7 +182,7 @@ def gradient(
 def _weighted_rows(
     score_grad: Tensor, passed: Statistics, V: Tensor, sizes: dict[str, int]
 ) -> Tensor:  # (B, H)
-    """The sum over the targets of dL/do_t V_t."""
+    """Return the sum over the targets of dL/do_t V_t."""
     weighted = torch.empty_like(passed.h)
     _weigh[(len(weighted),)](score_grad, passed.valid, passed.classes, V, weighted, **sizes)
     return weighted
@@ -193,7 +194,7 @@ def _gather(
     OWN: tl.constexpr, FAULT: tl.constexpr, GATHERS: tl.constexpr,
     H: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """A row of the batch, with its bias column, and the rows of V that it asks for, if these are to be gathered."""
+    """Gather a row of the batch with its bias column and, if `GATHERS`, the rows of V for its targets."""
     i, j = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
     row = tl.load(h + i * OWN + j, mask=j < OWN, other=0).to(gathered.dtype.element_ty)
     tl.store(gathered + i * H + j, tl.where(j < OWN, row, 1), mask=j < H)
@@ -210,7 +211,7 @@ def _gather(
             tl.store(gathered + ((k + 1) * B + i) * H + j, own, mask=j < H)
     tl.store(bits + i, found)
     if i == 0:
-        tl.store(fault, 0)  # before `_reduce` raises bits in it
+        tl.store(fault, 0)  # `_reduce` sets bits in it later
 
 
 @triton.jit
@@ -218,13 +219,13 @@ def _reduce(
     gathered, hg, turned, V, index, omega, wbar, valid, bits, scores, moments, means, fault, layer_fault, B,
     FAULT: tl.constexpr, IS_FEW: tl.constexpr, H: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """A row's statistics, in float64."""
+    """Reduce a row to its statistics, in float64."""
     i, j = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
     row = tl.load(gathered + i * H + j, mask=j < H, other=0).to(tl.float64)
     mean = tl.sum(row * tl.load(wbar + j, mask=j < H, other=0))
     shift = tl.load(omega + j, mask=j < H, other=0)
     scatter = tl.sum(row * tl.load(hg + i * H + j, mask=j < H, other=0))
-    # 0 x is 0 for every finite x, and NaN for all else; what is finite here may overflow what holds it.
+    # 0 x is 0 for a finite x, and NaN otherwise. A sum that is finite in float64 may overflow the dtype of the result.
     found = tl.load(bits + i) | tl.where(
         (mean + scatter).to(moments.dtype.element_ty) * 0 == 0, 0, FAULT
     )
@@ -256,7 +257,7 @@ def _gradient(
     grad_h, curvature, mean_out, target_out, target_rows, B, C,
     OWN: tl.constexpr, IS_FEW: tl.constexpr, H: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """A row of `A h G + dL/dmean wbar + sum_k dL/do_k W_k`."""
+    """Compute a row of `A h G + dL/dmean wbar + sum_k dL/do_k W_k`."""
     i, j = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
     bend = 2 * tl.load(scatter_grad + i).to(tl.float64)
     level = tl.load(mean_grad + i).to(tl.float64)
@@ -275,7 +276,7 @@ def _gradient(
     tl.store(target_rows + i * H + j, own.to(target_rows.dtype.element_ty), mask=j < H)
     bent = bend * tl.load(hg + i * H + j, mask=j < H, other=0)
     result = bent + level * tl.load(wbar + j, mask=j < H, other=0) + own
-    # The layers below must not learn from a batch that this one refused.
+    # The layers below must not learn from a batch that this layer has refused.
     result = tl.where(tl.load(fault) == 0, result, 0)
     tl.store(grad_h + i * OWN + j, result.to(grad_h.dtype.element_ty), mask=j < OWN)
 
@@ -284,7 +285,7 @@ def _gradient(
 def _weigh(
     score_grad, valid, classes, V, weighted, H: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr
 ):
-    """A row of the sum over the targets of dL/do_t V_t."""
+    """Compute a row of the sum over the targets of dL/do_t V_t."""
     i, j = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
     total = tl.zeros((WIDTH,), tl.float64)
     for k in range(K):

@@ -1,8 +1,8 @@
 """The linear system `I - X` of an exact step, and products with its inverse. X is lr times the curvature of the loss.
 
-Torch factorises the system. That takes a GPU half a millisecond. It does not matter where the host needs longer than
-that to launch the step, but it does while the step is captured as a CUDA graph. Then kernels sum the series of the
-inverse, multiplied by M. Each launch doubles the number of terms:
+Torch factorises the system, which takes a GPU half a millisecond. Usually this does not matter, because the host needs
+longer to launch the step. In a step that is captured as a CUDA graph it does matter. There kernels sum the series of
+the inverse, multiplied by M. Each launch doubles the number of terms:
 
     (I - X)^-1 M = M + D_n + O(X^(2^n)),      D_1 = X M,      D_(k+1) = D_k + X^(2^k) (M + D_k)
 

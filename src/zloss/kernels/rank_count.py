@@ -1,12 +1,12 @@
-"""Count the classes of a block that score higher than the targets, in one pass over their scores.
+"""A kernel that counts the classes of a block that score higher than the targets, in one pass over their scores.
 
-It stands for
+It computes
 
     for k in range(K):
         higher[:, k] += ((scores > own[:, k, None]) & (classes != index[:, k, None])).sum(1)
 
-where the columns of `scores` are the classes `start, start + 1, ...`. A target is left out by its number: its score in
-the block may differ in the last bit from its own, which comes from another product.
+where the columns of `scores` are the classes `start, start + 1, ...`. A target is excluded by its number, because its
+score comes from another product. Its score in the block may differ in the last bit.
 
 Shape letters: B rows, N classes of the block, K targets per row.
 """
@@ -17,7 +17,7 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
-_COLUMNS = 1024  # of scores that a program has at a time
+_COLUMNS = 1024  # the number of scores that a program reads at a time
 
 
 def count_higher_(
@@ -27,7 +27,7 @@ def count_higher_(
     index: Tensor,  # (B, K) int64, the targets
     start: int,
 ) -> None:
-    """Add up, for every target, how many classes of the block score higher; NaN does."""
+    """Add to `higher`, for every target, the number of classes of the block that score higher. NaN counts as higher."""
     rows, classes = scores.shape
     if rows and classes:
         with torch.cuda.device_of(scores):

@@ -1,9 +1,11 @@
-"""Add rows to some rows of a matrix, in one pass: what a step of SGD does with a row-sparse gradient.
+"""A kernel that adds to some rows of a matrix in one pass, as SGD does with a row-sparse gradient.
 
-It stands for `matrix.index_add_(0, rows, values, alpha=scale)`. Where no row occurs twice this spares the atomic
-additions that torch must use because rows might. Where rows may be repeated, like words in the gradient of an
-embedding, additions are atomic here too: sums of repeated rows are taken in no fixed order, and their last bits differ
-from run to run. Computes in float32: Triton takes no other number from the host, so float64 is left to torch.
+It computes `matrix.index_add_(0, rows, values, alpha=scale)`. Torch uses atomic additions, because rows may be
+repeated. If no row occurs twice, the kernel needs none.
+
+In the gradient of an embedding rows may be repeated, like words of a text. Then the kernel uses atomic additions too.
+They have no fixed order, so the last bits of such sums differ from run to run. The kernel computes in float32, because
+Triton takes only float32 numbers from the host. Torch is left to do float64.
 
 Shape letters: C rows of the matrix, H width, R rows to add.
 """
@@ -16,9 +18,9 @@ from torch import Tensor
 
 from zloss.kernels.tiles import pieces, power_of_2
 
-# What one program moves: measured on an H200 at R = 178,000, H = 512.
+# The rows and columns of one program: measured on an H200 at R = 178,000, H = 512.
 _ROWS, _COLUMNS, _WARPS = 8, 512, 4
-# Gradients of embeddings have few rows: smaller programs, so that there are enough to keep the device busy.
+# Gradients of embeddings have few rows. Smaller programs are enough programs to keep the device busy.
 _REPEATED_ROWS = 2
 
 
@@ -30,7 +32,7 @@ def add_rows_(
     *,
     repeated: bool = False,
 ) -> None:
-    """`matrix[rows] += scale * values`, all of them; rows may occur several times if `repeated`, in float32 only."""
+    """Add `scale * values` to `matrix[rows]`. Rows may occur several times if `repeated`, for float32 matrices only."""
     num, width = values.shape
     if not matrix.is_contiguous():
         raise ValueError(f"the matrix must be contiguous, got strides {matrix.stride()}")
@@ -73,7 +75,7 @@ def _add_rows(
         here = matrix + row[:, None] * H + c[None, :]
         change = scale * tl.load(values + r[:, None] * H + c[None, :], mask=inside).to(tl.float32)
         if REPEATED:
-            # Nothing is read in this launch that another program wrote: no order of memory is needed.
+            # No program of this launch reads a value that another one wrote, so the order of memory may be relaxed.
             tl.atomic_add(here, change, mask=inside, sem="relaxed")
         else:
             tl.store(here, tl.load(here, mask=inside).to(tl.float32) + change, mask=inside)

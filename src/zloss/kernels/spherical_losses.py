@@ -1,18 +1,17 @@
-"""The losses of `zloss.losses.spherical`, reduced, and their gradients: one launch forward and one backward.
+"""The reduced losses of `zloss.losses.spherical` and their gradients: one launch forward and one launch backward.
 
-Between an output layer and `loss.backward()` stand some hundred numbers, on which autograd spends some thirty launches:
-each takes no time and costs as much as a launch does. Here the forward kernel computes the loss together with its
-derivatives by the statistics, the **slopes**, and the backward kernel multiplies these by the upstream gradient. The
-formulas are those of `zloss.losses.spherical`, `z_normalize` and `reduce_loss`; all arithmetic is in float64, whatever
-the dtype of the statistics.
+A spherical loss depends on some hundred numbers. Autograd needs some thirty launches for it, and each one costs far
+more than its arithmetic. Here the forward kernel computes the loss and its derivatives by the statistics, which are the
+**slopes**. The backward kernel multiplies the slopes by the upstream gradient. The formulas come from
+`zloss.losses.functions`, `z_normalize` and `reduce_loss`. All arithmetic is in float64.
 
-The slopes of B rows with K targets are one vector of B (K + 2) numbers and the divisor of the mean:
+The slopes of B rows with K targets are one vector of B (K + 2) numbers, followed by the divisor of the mean:
 
     by the targets (B K)  |  by the mean (B)  |  by the scatter (B)  |  number of rows that count
 
-A reduced loss is summed by a single program, so that nothing waits for a second launch and equal input has equal loss.
-Nothing here waits for the device; like every kernel, these are compiled on their first call, which must lie before the
-capture of a CUDA graph.
+A single program sums a reduced loss. So there is no second launch, and equal input gives an equal loss. No launch waits
+for the device. Like every kernel, these are compiled on their first call, which must come before the capture of a CUDA
+graph.
 
 Shape letters: B rows, K targets per row, C classes.
 """
@@ -27,16 +26,22 @@ import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from zloss.kernels.spherical_formulas import (
+    spherical_softmax,
+    squared_error,
+    taylor_softmax,
+    z_loss,
+)
 from zloss.kernels.tiles import pieces, power_of_2
 
-# What a program holds at once: two targets per thread, which on an H100 take 76 registers, none spilled.
+# The targets of a program, and its warps: two targets per thread take 76 registers on an H100, and none is spilled.
 _TILE, _MAX_WARPS = 1024, 16
-# By estimate, more than these take a single program longer than the launches that it saves.
+# By estimate, more targets take a single program longer than the launches that it saves.
 MAX_TARGETS = 16384
 
 
 def fits(target: Tensor) -> bool:
-    """Whether the kernels take a batch of this shape."""
+    """Return whether the kernels take a batch of this shape."""
     rows, columns = _shape(target)
     return rows * columns > 0 and rows * power_of_2(columns) <= MAX_TARGETS
 
@@ -52,14 +57,15 @@ def reduced_loss(
     reduction: str,
     **parameters: float,
 ) -> Tensor:  # () or (B,)
-    """`reduce_loss(loss(stats, **parameters), stats.counted, reduction, weight)`, differentiable once in the moments.
+    """Return `reduce_loss(loss(stats, **parameters), stats.counted, reduction, weight)`, with first derivatives only.
 
     Args:
         loss: "z_loss" with parameters `a` and `b`, "squared_error", "taylor_softmax" or "spherical_softmax" with `eps`.
         target, mean, scatter, valid, num_classes: the fields of `SphericalStats`.
-        weight: row weights.
+        weight: row weights, or None.
         reduction: "mean", "sum" or "none".
-        parameters: exact, and not compiled into the kernel, so that they may change from step to step.
+        parameters: the hyper-parameters of the loss, as exact float64 numbers. They are not compiled into the kernel,
+            so they may change from step to step.
     """
     options = (valid, weight, num_classes, reduction, loss, parameters)
     value: Tensor = _ReducedLoss.apply(target, mean, scatter, *options)
@@ -118,7 +124,7 @@ class _ReducedLoss(torch.autograd.Function):
         (slopes,) = ctx.saved_tensors
         rows, num = ctx.shape[0], ctx.shape.numel()
         grads = torch.empty(num + 2 * rows, dtype=ctx.dtype, device=slopes.device)
-        upstream = upstream.expand(rows)  # a scalar becomes a vector of stride 0
+        upstream = upstream.expand(rows)  # makes a scalar a vector of stride 0
         size = min(power_of_2(len(grads)), _TILE // 4)
         with torch.cuda.device_of(slopes):
             _gradients[(pieces(len(grads), size),)](
@@ -141,10 +147,10 @@ def _shape(target: Tensor) -> tuple[int, int]:
 
 
 def _bits(number: float) -> int:
-    """Those of a float64, as an integer: Triton would take the number itself for a float32.
+    """Return the bits of a float64 number as an integer. Triton would round the number itself to float32.
 
-    It takes a small integer for one of 32 bits, which is another kernel. Zero is such, minus zero is not; nor is any
-    other number but the very smallest.
+    Triton passes a small integer in 32 bits, and would compile another kernel for it. The bits of 0.0 are a small
+    integer, but the bits of -0.0 are not. Apart from 0.0, only the very smallest numbers have such bits.
     """
     bits: int = struct.unpack("<q", struct.pack("<d", number or -0.0))[0]
     return bits
@@ -156,26 +162,10 @@ def _warps(elements: int) -> int:
 
 @triton.jit(do_not_specialize=["a_bits", "b_bits", "eps_bits"])
 def _losses_and_slopes(
-    target,
-    mean,
-    scatter,
-    valid,
-    weight,
-    out,
-    slopes,
-    B,
-    C,
-    a_bits,
-    b_bits,
-    eps_bits,
-    K: tl.constexpr,
-    LOSS: tl.constexpr,
-    REDUCTION: tl.constexpr,
-    NOISE: tl.constexpr,
-    TINY: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    target, mean, scatter, valid, weight, out, slopes, B, C, a_bits, b_bits, eps_bits,
+    K: tl.constexpr, LOSS: tl.constexpr, REDUCTION: tl.constexpr,
+    NOISE: tl.constexpr, TINY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     total = tl.zeros((ROWS, 1), tl.float64)
     count = tl.zeros((ROWS, 1), tl.float64)
     k = tl.arange(0, COLUMNS)[None, :]
@@ -187,23 +177,21 @@ def _losses_and_slopes(
         m = tl.load(mean + row, mask=row < B, other=0.0).to(tl.float64)
         s = tl.load(scatter + row, mask=row < B, other=0.0).to(tl.float64)
         if LOSS == "z_loss":
-            value, by_target, by_mean, by_scatter = _z_loss(
-                t, m, s, C, _number(a_bits), _number(b_bits), NOISE, TINY
-            )
+            a, b = _number(a_bits), _number(b_bits)
+            value, by_target, by_mean, by_scatter = z_loss(t, m, s, C, a, b, NOISE, TINY)
         elif LOSS == "squared_error":
-            value, by_target, by_mean, by_scatter = _squared_error(t, m, s, C)
+            value, by_target, by_mean, by_scatter = squared_error(t, m, s, C)
         elif LOSS == "taylor_softmax":
-            value, by_target, by_mean, by_scatter = _taylor_softmax(t, m, s, C)
+            value, by_target, by_mean, by_scatter = taylor_softmax(t, m, s, C)
         elif LOSS == "spherical_softmax":
-            value, by_target, by_mean, by_scatter = _spherical_softmax(
-                t, m, s, C, _number(eps_bits)
-            )
+            eps = _number(eps_bits)
+            value, by_target, by_mean, by_scatter = spherical_softmax(t, m, s, C, eps)
         targets = tl.sum(v.to(tl.float64), 1, keep_dims=True)
         counted = targets > 0
         scale = 1 / tl.maximum(targets, 1.0)
         if weight is not None:
             scale *= tl.load(weight + row, mask=row < B, other=0.0).to(tl.float64)
-        # Not by arithmetic: the weight of an ignored row may be anything.
+        # A product would not do: the weight of an ignored row may be NaN.
         scale = tl.where(counted, scale, 0.0)
         row_loss = scale * _sum_over_valid(value, v)
         tl.store(slopes + row * K + k, tl.where(v, scale * by_target, 0.0), mask=inside)
@@ -244,58 +232,10 @@ def _gradients(
     grad = tl.load(upstream + row * upstream_stride, mask=inside, other=0.0).to(tl.float64)
     if IS_MEAN:
         grad = grad / tl.load(slopes + B * (K + 2))
-    # What does not count has no gradient, even where the upstream one is not finite.
+    # Ignored targets have the gradient 0, even if the upstream gradient is not finite.
     tl.store(grads + i, tl.where(slope == 0, 0.0, grad * slope), mask=inside)
 
 
 @triton.jit
 def _sum_over_valid(x, valid):  # (ROWS, COLUMNS) or (ROWS, 1) -> (ROWS, 1)
     return tl.sum(tl.where(valid, x, 0.0), 1, keep_dims=True)
-
-
-# ---- the losses: each gives the value, and its derivatives by target, mean and scatter ------------------------------
-
-
-@triton.jit
-def _z_loss(t, m, s, C, a, b, NOISE: tl.constexpr, TINY: tl.constexpr):
-    variance = s / C
-    noise = NOISE * m
-    # No spread, as in `z_normalize`: what is left is noise. A mean that is NaN must not be hidden by that.
-    noisy = (variance <= noise * noise) | (variance <= TINY)
-    flat = noisy & (m == m)
-    inverse_std = 1 / tl.sqrt(tl.where(noisy, 1.0, variance))
-    z = tl.where(flat, 0.0, (t - m) * inverse_std)
-    # softplus(a x) / a and its derivative, from an exponential that cannot overflow.
-    x = b - z
-    e = tl.exp(-tl.abs(a * x))
-    rounded = 1 + e
-    inverse = 1 / rounded
-    log1p = tl.log(rounded) + (e - (rounded - 1)) * inverse  # gives back what rounding took
-    by_z = tl.where(flat, 0.0, -tl.where(x > 0, 1.0, e) * inverse)
-    by_target = by_z * inverse_std
-    return (
-        tl.maximum(x, 0.0) + log1p / a,
-        by_target,
-        -by_target,
-        by_z * z / (-2 * tl.where(noisy, 1.0, s)),
-    )
-
-
-@triton.jit
-def _squared_error(t, m, s, C):
-    value = 0.5 * (s + C * m * m - 2 * t + 1)
-    return value, tl.zeros_like(t) - 1, C * m, tl.zeros_like(s) + 0.5
-
-
-@triton.jit
-def _taylor_softmax(t, m, s, C):
-    own = (t + 1) * (t + 1) + 1
-    total = s + C * ((m + 1) * (m + 1) + 1)
-    return tl.log(total) - tl.log(own), -2 * (t + 1) / own, 2 * (m + 1) * C / total, 1 / total
-
-
-@triton.jit
-def _spherical_softmax(t, m, s, C, eps):
-    own = t * t + eps
-    total = s + C * (m * m + eps)
-    return tl.log(total) - tl.log(own), -2 * t / own, 2 * m * C / total, 1 / total

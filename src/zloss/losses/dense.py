@@ -1,4 +1,4 @@
-"""Losses that need every logit: the paper's comparisons, which no factored layer can train."""
+"""Losses that need every logit, so that no factored layer can train them. The paper compares the Z-loss with them."""
 
 import math
 from typing import Any
@@ -7,18 +7,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from zloss.losses.functions import SOFTPLUS_IS_LINEAR
 from zloss.losses.loss import DenseLoss, HyperParameters, Loss
 from zloss.losses.reduction import Reduction
-from zloss.losses.spherical import SOFTPLUS_IS_LINEAR
 from zloss.stats import checked_logits, mean_and_scatter, z_normalize
 from zloss.targets import IGNORE_INDEX, Targets
 
 
 class SoftmaxCrossEntropy(DenseLoss):
-    r"""Negative log-likelihood of the softmax, `log(sum_i exp(o_i)) - o_t`.
+    r"""The negative log-likelihood of the softmax, `log(sum_i exp(o_i)) - o_t`.
 
-    `nn.CrossEntropyLoss` with what every loss here has: K targets per example, row weights, and a mean of 0 for a batch
-    whose targets are all ignored.
+    It differs from `nn.CrossEntropyLoss` in what all losses of this library share. It takes K targets per example and
+    row weights, and its mean is 0 for a batch in which every target is ignored.
 
     >>> SoftmaxCrossEntropy()(torch.zeros(1, 3), torch.tensor([0]))    # log(3)
     tensor(1.0986)
@@ -31,11 +31,14 @@ class SoftmaxCrossEntropy(DenseLoss):
 
 
 class SigmoidCrossEntropy(DenseLoss):
-    r"""Every class an independent Bernoulli variable: `softplus(-o_t) + sum_{i != t} softplus(o_i)`.
+    r"""The negative log-likelihood of independent classes, `softplus(-o_t) + sum_{i != t} softplus(o_i)`.
 
     Args:
-        b: subtracted from all logits first. Without it, a new layer of C classes believes in half of them and its
-            first gradients are C / 2 times those of later steps; with `b = log(C)` it begins with one in C.
+        b: the number that is subtracted from all logits first. With b = 0, a new layer gives every class the
+            probability 1/2, and its first gradients are C / 2 times as large as later ones. With `b = log(C)` it gives
+            every class a probability near 1/C.
+        reduction: "mean" over the rows that are not ignored, "sum", or "none" for one value per example.
+        ignore_index: the target that is ignored.
 
     >>> SigmoidCrossEntropy()(torch.zeros(1, 3), torch.tensor([0]))    # 3 log(2)
     tensor(2.0794)
@@ -49,8 +52,8 @@ class SigmoidCrossEntropy(DenseLoss):
 
     def per_target(self, logits: Tensor, index: Tensor) -> Tensor:
         logits = logits - self.b
-        # Swap the target's softplus(o) for softplus(-o) = softplus(o) - o. The sum is taken in float64: a single huge
-        # logit must not wipe out the many small terms when it is subtracted again.
+        # For the target, softplus(-o) = softplus(o) - o replaces softplus(o). The sum is in float64: one huge
+        # logit must not swallow the many small terms before it is subtracted again.
         total = F.softplus(logits, threshold=SOFTPLUS_IS_LINEAR).sum(1, dtype=torch.float64)
         return total[:, None] - logits.gather(1, index)
 
@@ -59,11 +62,16 @@ class SigmoidCrossEntropy(DenseLoss):
 
 
 class ZNormalized(HyperParameters):
-    r"""Any dense loss on Z-normalised logits: `loss(a (z - b), target) / a` with `z = (o - mu) / sigma`.
+    r"""A dense loss on Z-normalised logits: `loss(a (z - b), target) / a` with `z = (o - mu) / sigma`.
 
-    Normalisation makes every loss invariant to shift and scale and gives it the hyper-parameters `a` and `b`. With
-    `nn.CrossEntropyLoss`, to which b means nothing, this is the paper's `L_{S-Z}`. Targets, weights and reduction are
-    those of the inner loss.
+    The normalised loss does not change if all logits are shifted or scaled. It has the hyper-parameters `a` and `b`.
+    With `nn.CrossEntropyLoss`, on which b has no effect, this is `L_{S-Z}` of the paper. The inner loss decides which
+    targets, weights and reductions are possible.
+
+    Args:
+        loss: the inner loss, of this library or of torch.
+        a: the softness, > 0.
+        b: the z-score that becomes the logit 0.
 
     >>> loss = ZNormalized(nn.CrossEntropyLoss(), a=2.0)
     >>> logits = torch.tensor([[0.0, 1.0, 5.0]])
@@ -80,17 +88,17 @@ class ZNormalized(HyperParameters):
 
     @property
     def reduction(self) -> str:
-        """That of the inner loss."""
+        """The reduction of the inner loss."""
         return str(self.loss.reduction)
 
     @property
     def ignore_index(self) -> int:
-        """That of the inner loss."""
+        """The ignore_index of the inner loss."""
         return int(getattr(self.loss, "ignore_index", IGNORE_INDEX))
 
     @property
     def is_likelihood(self) -> bool:
-        """Whether the softmax of `a (z - b)` is what the inner loss takes the likelihood of."""
+        """True if the inner loss is a likelihood: its probabilities are then the probabilities at `a (z - b)`."""
         return is_likelihood(self.loss)
 
     def forward(self, logits: Tensor, target: Tensor | Targets, **kwargs: Any) -> Tensor:
@@ -100,7 +108,7 @@ class ZNormalized(HyperParameters):
         return result
 
     def score(self, logits: Tensor) -> Tensor:
-        """What the classes are ranked by: z grows with the logit."""
+        """Return the scores that rank the classes: the logits, because z grows with them."""
         if not getattr(self.loss, "is_monotone", True):
             raise ValueError(
                 f"{type(self.loss).__name__} does not rank classes by their Z-normalised activations"
@@ -108,7 +116,7 @@ class ZNormalized(HyperParameters):
         return logits
 
     def log_prob(self, logits: Tensor) -> Tensor:  # (B, C) -> (B, C)
-        """Log-probabilities of all classes, those of the inner loss at `a (z - b)`."""
+        """Return the log-probabilities of all classes, which the inner loss gives at `a (z - b)`."""
         return log_prob_of(self.loss, self._normalized(logits))
 
     def _normalized(self, logits: Tensor) -> Tensor:
@@ -127,12 +135,12 @@ def _checked_shift(b: float) -> float:
 
 
 def is_likelihood(loss: nn.Module) -> bool:
-    """Whether a loss gives probabilities; torch's own cross-entropy counts too."""
+    """Return whether a loss gives probabilities. Torch's own cross-entropy does."""
     return isinstance(loss, nn.CrossEntropyLoss) or bool(getattr(loss, "is_likelihood", False))
 
 
 def log_prob_of(loss: nn.Module, logits: Tensor) -> Tensor:  # (B, C) -> (B, C)
-    """Log-probabilities of all classes under a loss that is a likelihood."""
+    """Return the log-probabilities of all classes under a loss that is a likelihood."""
     if isinstance(loss, nn.CrossEntropyLoss):
         return F.log_softmax(checked_logits(logits), dim=1)
     if not isinstance(loss, Loss | ZNormalized):

@@ -1,8 +1,8 @@
-"""What every loss of the library has: reduction, ignored targets, and what it makes of the scores of the classes.
+"""The base classes of all losses: reduction, ignored targets, and the meaning of the scores of the classes.
 
-A trained network is used through its scores, and what they mean is up to the loss it was trained with: the classes of a
-softmax are ordered by their activation, those of a spherical softmax by its square; some losses are likelihoods, and
-others only rank.
+A trained network is used through its scores, and the loss of its training decides what they mean. A softmax orders the
+classes by their activations, and a spherical softmax by the squares of these. Some losses are likelihoods. Other losses
+only rank.
 """
 
 from abc import ABC, abstractmethod
@@ -20,10 +20,10 @@ _CONSTANTS = (Number, str, Tensor)  # numbers of NumPy too
 
 
 class HyperParameters(nn.Module):
-    """A module whose numbers become part of a captured step, and may change all the same."""
+    """A module with numbers that become part of a captured step. They may change between steps."""
 
     def captured_constants(self) -> list[Any]:
-        """Return the hyper-parameters as they are now; a captured step is captured anew when they differ."""
+        """Return the current hyper-parameters. If they have changed, `CapturedStep` captures its step again."""
         attributes = (value for module in self.modules() for value in vars(module).values())
         return [
             value
@@ -37,11 +37,11 @@ class Loss(HyperParameters, ABC):
 
     Args:
         reduction: "mean" over the rows that are not ignored, "sum", or "none" for one value per example.
-        ignore_index: the target that counts for nothing.
+        ignore_index: the target that is ignored.
     """
 
-    is_likelihood: bool = False  # does `exp(-loss)` sum to one over the classes?
-    is_monotone: bool = True  # does `score` order the classes as their activations do?
+    is_likelihood: bool = False  # True if `exp(-loss)` sums to one over the classes
+    is_monotone: bool = True  # True if `score` orders the classes as their activations do
 
     def __init__(self, *, reduction: Reduction = "mean", ignore_index: int = IGNORE_INDEX) -> None:
         super().__init__()
@@ -50,16 +50,16 @@ class Loss(HyperParameters, ABC):
         self.ignore_index = ignore_index
 
     def score(self, logits: Tensor) -> Tensor:
-        """What the classes are ranked by, elementwise; the unnormalised log-probability where there is one."""
+        """Return the scores that rank the classes: for a likelihood, unnormalised log-probabilities."""
         return logits
 
     def log_prob(self, logits: Tensor) -> Tensor:  # (B, C) -> (B, C)
-        """Log-probabilities of all classes."""
+        """Return the log-probabilities of all classes."""
         self.require_likelihood()
         return F.log_softmax(self.score(checked_logits(logits)), dim=1)
 
     def require_likelihood(self) -> None:
-        """Refuse where there are no probabilities."""
+        """Refuse a loss that gives no probabilities."""
         if not self.is_likelihood:
             raise ValueError(
                 f"{type(self).__name__} is not a likelihood: it ranks classes and gives them no probabilities; "
@@ -87,4 +87,4 @@ class DenseLoss(Loss):
 
     @abstractmethod
     def per_target(self, logits: Tensor, index: Tensor) -> Tensor:  # (B, C), (B, K) -> (B, K)
-        """The loss of each example for each of its targets."""
+        """Return the loss of each example for each of its targets."""

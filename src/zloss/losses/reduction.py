@@ -1,4 +1,4 @@
-"""From one loss per example to what training wants: row weights, ignored rows, none/mean/sum."""
+"""The reduction of one loss per example: row weights, ignored rows, and "none", "mean" or "sum"."""
 
 from typing import Literal, get_args
 
@@ -9,7 +9,7 @@ Reduction = Literal["none", "mean", "sum"]
 
 
 def check_reduction(reduction: str) -> None:
-    """Refuse a reduction that does not exist."""
+    """Refuse an unknown reduction."""
     if reduction not in get_args(Reduction):
         raise ValueError(
             f"reduction must be one of {', '.join(get_args(Reduction))}, got {reduction!r}"
@@ -22,10 +22,10 @@ def reduce_loss(
     reduction: Reduction,
     weight: Tensor | None = None,  # (B,)
 ) -> Tensor:
-    """Multiply by the row weights, then reduce.
+    """Multiply the losses by the row weights, and return their mean, their sum, or the losses themselves.
 
-    `mean` divides by the number of rows that are not ignored, whatever their weights; a batch in which every row is
-    ignored has the mean 0.
+    `mean` divides by the number of rows that are not ignored. It does not divide by the sum of the weights. A batch in
+    which every row is ignored has the mean 0.
     """
     if weight is not None:
         if not isinstance(weight, Tensor):

@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from zloss.losses.spherical import SOFTPLUS_IS_LINEAR
+from zloss.losses.functions import SOFTPLUS_IS_LINEAR
 
 
 def softmax(
