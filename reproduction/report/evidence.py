@@ -181,24 +181,22 @@ class Evidence:
         return sorted(budgets - {FIXED, CONVERGED}, key=budget_order, reverse=True)
 
     def trainings(self, corpus: str, model: str, budget: str) -> list[LargeTextResult]:
-        """Return the trainings of a model of table 2. The constant model has the same for every budget.
-
-        The time of a training that shared its device is computed: its epochs at the pace of trainings that were alone.
-        It is None if there are none.
-        """
+        """Return the trainings of a model of table 2. The constant model has the same for every budget."""
         return [
-            replace(result, train_s=self._time_alone(result))
-            if result.is_alone is False
-            else result
-            for result in self.results.table2
-            if (result.corpus, result.model) == (corpus, model) and result.budget in (budget, None)
+            one
+            for one in self.results.table2
+            if (one.corpus, one.model) == (corpus, model) and one.budget in (budget, None)
         ]
 
-    def _time_alone(self, training: LargeTextResult) -> float | None:
-        """Return the time at the pace of the longest training of this model on this text, whatever its budget.
+    def train_s(self, training: LargeTextResult) -> float | None:
+        """Return the time of a training of table 2, as if it had been alone on its device.
 
-        A model that was never alone has the pace of other models with steps of the same kind.
+        If it was not, its epochs count at the pace of the longest training of this model that was, on this text and with
+        whatever budget. A model that was never alone has the pace of other models with steps of the same kind. Without
+        these the time is unknown: None.
         """
+        if training.is_alone is not False:
+            return training.train_s
         paces = [
             (one.model == training.model, one.train_s, one.epochs)
             for one in self.results.table2

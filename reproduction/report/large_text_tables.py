@@ -1,6 +1,6 @@
 """Table 2: models on large texts, beside the paper's numbers, and by all scores."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -94,7 +94,7 @@ def trainings_by_time(evidence: Evidence) -> dict[str, dict[str, list[TimedTrain
     texts: dict[str, dict[str, list[TimedTrainings]]] = {}
     for budget, corpus in _budgets_and_texts(evidence):
         for model, trainings in _trained_models(evidence, corpus, budget).items():
-            times = [one.train_s for one in trainings if one.train_s is not None]
+            times = [time for one in trainings if (time := evidence.train_s(one)) is not None]
             if times and model != CONSTANT:
                 timed = texts.setdefault(corpus, {}).setdefault(model, [])
                 timed.append(TimedTrainings(fmean(times), trainings))
@@ -147,12 +147,12 @@ def _final_table(evidence: Evidence, corpus: str, budget: str) -> Table:
     for model in MODELS:
         trainings = evidence.trainings(corpus, model, budget)
         if trainings or model in FINAL_SCORES:
-            rows.append([model_title(model), *_final_cells(model, trainings)])
+            rows.append([model_title(model), *_final_cells(evidence, model, trainings)])
     columns = ("model", *errors, "training: paper", "training: ours", "epochs", "MRR", "seeds")
     return Table(columns, rows)
 
 
-def _final_cells(model: str, trainings: Trainings) -> Iterator[Cell | str]:
+def _final_cells(evidence: Evidence, model: str, trainings: Trainings) -> Iterator[Cell | str]:
     paper = FINAL_SCORES.get(model)
     for score in FINAL_ERRORS:
         printed = None if paper is None else paper.error(score)
@@ -160,7 +160,7 @@ def _final_cells(model: str, trainings: Trainings) -> Iterator[Cell | str]:
         yield _mean_score(trainings, score) if trainings else NOT_RUN
     yield NOT_PRINTED if paper is None or paper.train_s is None else duration(paper.train_s)
     about = "about " if any(one.is_alone is False for one in trainings) else ""
-    yield _mean([one.train_s for one in trainings], lambda train_s: about + duration(train_s))
+    yield _mean(map(evidence.train_s, trainings), lambda train_s: about + duration(train_s))
     yield _epochs(trainings)
     yield _mean_score(trainings, MRR) if trainings else ""
     yield str(len(trainings))
@@ -190,6 +190,6 @@ def _epochs(trainings: Trainings) -> str:
     return _mean([one.epochs for one in trainings], lambda epochs: f"{epochs:.3g}")
 
 
-def _mean(values: Sequence[float | None], text: Callable[[float], str]) -> str:
+def _mean(values: Iterable[float | None], text: Callable[[float], str]) -> str:
     known = [value for value in values if value is not None]
     return text(fmean(known)) if known else ""

@@ -41,7 +41,7 @@ TrainingsByModel = Mapping[str, Sequence[LargeTextResult]]  # on one text with o
 def on_every_text(
     budget: str,
     needed: Sequence[str],
-    judge: Callable[[TrainingsByModel], Finding],
+    judge: Callable[[Evidence, TrainingsByModel], Finding],
     *,
     or_epochs: bool = False,
     of_speed: bool = False,
@@ -60,7 +60,7 @@ def on_every_text(
                 if all(models.values()):
                     with suppress(NotRunError):
                         where = corpus if one == budget else f"{corpus}, {budget_title(one)}"
-                        findings[where] = judge(models)
+                        findings[where] = judge(evidence, models)
                         break
         if not findings:
             raise NotRunError(models_command(budget))
@@ -69,7 +69,7 @@ def on_every_text(
     return check
 
 
-def slightly_worse_scores(models: TrainingsByModel) -> Finding:
+def slightly_worse_scores(evidence: Evidence, models: TrainingsByModel) -> Finding:
     """Judge whether the Z-loss with the same network is slightly worse."""
     comparisons = [
         compare_models(models[SAME_SIZE], models[HIERARCHICAL], score) for score in FINAL_ERRORS
@@ -78,18 +78,18 @@ def slightly_worse_scores(models: TrainingsByModel) -> Finding:
     return Finding(text, verdict_of_slightly_worse(comparisons))
 
 
-def converges_faster(models: TrainingsByModel) -> Finding:
+def converges_faster(evidence: Evidence, models: TrainingsByModel) -> Finding:
     """Compare the quotient of the times to converge with the quotient of table 2."""
     trained = [models[model] for model in (HIERARCHICAL, SAME_SIZE)]
-    hierarchical_s, z_loss_s = map(_train_s, trained)
+    hierarchical_s, z_loss_s = (_train_s(evidence, trainings) for trainings in trained)
     found = ratio_finding(hierarchical_s / z_loss_s, convergence_ratio())
     return replace(found, verdict=doubted(found.verdict, min(map(len, trained))))
 
 
-def larger_network_wins_top_1(models: TrainingsByModel) -> Finding:
+def larger_network_wins_top_1(evidence: Evidence, models: TrainingsByModel) -> Finding:
     """Judge error and time of the larger network. Less time counts only where its error is not higher."""
     comparison = compare_models(models[LARGER], models[HIERARCHICAL], top(1))
-    times = [_train_s(models[model]) for model in (LARGER, HIERARCHICAL)]
+    times = [_train_s(evidence, models[model]) for model in (LARGER, HIERARCHICAL)]
     errors = f"net2 {MINUS} H-softmax: {comparisons_text([comparison])}"
     text = f"{duration(times[0])} against {duration(times[1])}; {errors}"
     if comparison.standing in (Standing.LOST, Standing.BEHIND):
@@ -98,7 +98,7 @@ def larger_network_wins_top_1(models: TrainingsByModel) -> Finding:
     return Finding(text, doubted(verdict, comparison.difference.seeds))
 
 
-def larger_network_is_worse_at_top_20(models: TrainingsByModel) -> Finding:
+def larger_network_is_worse_at_top_20(evidence: Evidence, models: TrainingsByModel) -> Finding:
     """Compare the larger network with hierarchical softmax and the smaller one."""
     comparison = compare_models(models[LARGER], models[HIERARCHICAL], top(20))
     if comparison.standing is Standing.LOST:
@@ -108,7 +108,7 @@ def larger_network_is_worse_at_top_20(models: TrainingsByModel) -> Finding:
     return Finding(f"net2 {MINUS} H-softmax: {comparisons_text([comparison])}", verdict)
 
 
-def better_top_1_in_the_same_time(models: TrainingsByModel) -> Finding:
+def better_top_1_in_the_same_time(evidence: Evidence, models: TrainingsByModel) -> Finding:
     """Compare hierarchical softmax with the network of the Z-loss that validates better."""
     chosen = validating_best([models[SAME_SIZE], models[LARGER]])
     comparison = compare_models(chosen, models[HIERARCHICAL], top(1))
@@ -117,9 +117,9 @@ def better_top_1_in_the_same_time(models: TrainingsByModel) -> Finding:
     return Finding(f"after {duration(budget_s)}, {errors}", verdict_of([comparison]))
 
 
-def _train_s(models: Sequence[LargeTextResult]) -> float:
-    times = [model.train_s for model in models if model.train_s is not None]
-    if len(times) < len(models):  # no training was alone on its device
+def _train_s(evidence: Evidence, trainings: Sequence[LargeTextResult]) -> float:
+    times = [time for one in trainings if (time := evidence.train_s(one)) is not None]
+    if len(times) < len(trainings):  # no training was alone on its device
         raise NotRunError(models_command(CONVERGED))
     return fmean(times)
 

@@ -6,7 +6,7 @@ import statistics
 import pytest
 import torch
 
-from reproduction.report.duels import Outcome, closest, duel
+from reproduction.report.comparisons import Standing, closest, compare
 from reproduction.report.intervals import difference, estimate, student_t
 
 # From printed tables, four or five digits.
@@ -65,26 +65,26 @@ def test_equal_seeds_make_a_certain_difference() -> None:
 
 def test_outcomes_mind_which_direction_is_better() -> None:
     low, high = [0.30, 0.301, 0.299], [0.40, 0.401, 0.399]
-    assert duel(low, high, "top_1_error").outcome is Outcome.WON
-    assert duel(low, high, "mrr").outcome is Outcome.LOST
-    assert duel(low, [0.2, 0.3, 0.41], "mrr").outcome is Outcome.EVEN
-    assert duel([0.3], [0.4], "top_1_error").outcome is Outcome.AHEAD
-    assert duel([0.3], [0.4], "mrr").outcome is Outcome.BEHIND
+    assert compare(low, high, "top_1_error").standing is Standing.WON
+    assert compare(low, high, "mrr").standing is Standing.LOST
+    assert compare(low, [0.2, 0.3, 0.41], "mrr").standing is Standing.EVEN
+    assert compare([0.3], [0.4], "top_1_error").standing is Standing.AHEAD
+    assert compare([0.3], [0.4], "mrr").standing is Standing.BEHIND
     for score in ("top_1_error", "mrr"):
-        assert duel([0.3], [0.3], score).outcome is Outcome.EVEN, "a tie is not worse"
+        assert compare([0.3], [0.3], score).standing is Standing.EVEN, "a tie is not worse"
 
 
 def test_close_calls_need_five_seeds() -> None:
-    assert duel([0.300, 0.301], [0.305, 0.306], "top_1_error").needs_seeds
-    assert not duel([0.30, 0.301], [0.32, 0.321], "top_1_error").needs_seeds
-    assert not duel([0.300, 0.301] * 3, [0.305, 0.306] * 3, "top_1_error").needs_seeds
+    assert compare([0.300, 0.301], [0.305, 0.306], "top_1_error").needs_seeds
+    assert not compare([0.30, 0.301], [0.32, 0.321], "top_1_error").needs_seeds
+    assert not compare([0.300, 0.301] * 3, [0.305, 0.306] * 3, "top_1_error").needs_seeds
 
 
-def test_the_closest_duel_is_the_least_favourable() -> None:
+def test_the_closest_comparison_is_the_least_favourable() -> None:
     own = [0.30, 0.301, 0.299]
-    duels = [
-        duel(own, [value, value + 0.001, value - 0.001], "top_1_error")
+    comparisons = [
+        compare(own, [value, value + 0.001, value - 0.001], "top_1_error")
         for value in (0.4, 0.31, 0.29, 0.35)
     ]
-    assert closest(duels) is duels[2]
-    assert closest(duels[:2]) is duels[1]
+    assert closest(comparisons) is comparisons[2]
+    assert closest(comparisons[:2]) is comparisons[1]

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from reproduction.report.evidence import Evidence
+from reproduction.report.html import html_of
 from reproduction.report.published import EPOCH_S, convergence_ratio, epoch_ratio
 from reproduction.report.report import build_report
 from reproduction.report.timings import Timings
-from tests.reproduction.report.made_up import keep, step
+from tests.reproduction.report.made_up import keep, read, step
 
 
 def test_an_epoch_is_750_000_steps(tmp_path: Path) -> None:
@@ -57,10 +57,10 @@ def test_a_step_on_a_cpu_that_took_no_turns_has_no_ratio(tmp_path: Path) -> None
         for key, value in step("dense softmax", 500.0, "cpu").items()
         if key != "ratio_to_factored"
     }
-    keep(tmp_path / "records" / "output.cpu.jsonl", [step("factored", 10.0, "cpu"), alone])
-    evidence = Evidence.read(tmp_path)
+    keep(tmp_path / "timings" / "output.cpu.jsonl", [step("factored", 10.0, "cpu"), alone])
+    evidence = read(tmp_path)
     assert evidence.timings.ratio("output", "softmax", "cpu") is None
-    assert "zloss bench output --device cpu" in build_report(evidence)
+    assert "zloss bench output --device cpu" in html_of(build_report(evidence))
 
 
 def test_a_ratio_is_of_one_run(tmp_path: Path) -> None:
