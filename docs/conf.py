@@ -68,6 +68,9 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_copy_source = False
+# Pages without pages below them need no navigation beside them.
+html_sidebars = {path.stem: [] for path in DOCS.glob("*.md")}
+toc_object_entries_show_parents = "hide"
 html_theme_options = {
     "show_nav_level": 2,
     "navigation_with_keys": False,
@@ -139,15 +142,21 @@ def keep_colons(
         lines.insert(0, "\\ ")  # an empty first line without a colon
 
 
+def mathml(formula: str, *, as_block: bool = False) -> str:
+    """Return a formula as MathML, with bars where every font shows them: as accents, some lie on the letter."""
+    text = tex2mathml(formula, as_block=as_block)
+    return text.replace('<mover accent="true">', "<mover>").replace("\u02c9", "\u00af")
+
+
 def visit_math(translator: Any, node: nodes.math) -> None:
     """Write a formula of a sentence as MathML, which browsers draw without a script."""
-    translator.body.append(tex2mathml(node.astext()))
+    translator.body.append(mathml(node.astext()))
     raise nodes.SkipNode
 
 
 def visit_math_block(translator: Any, node: nodes.math_block) -> None:
     """Write a displayed formula as MathML, in a box that scrolls where the screen is narrow."""
-    formula = tex2mathml(node.astext(), as_block=True)
+    formula = mathml(node.astext(), as_block=True)
     translator.body.append(f'<div class="formula">{formula}</div>\n')
     raise nodes.SkipNode
 
