@@ -241,6 +241,14 @@ class PendingGradient:
                 stacklevel=2,
             )
 
+    def warn_if_overwritten(self) -> None:
+        """Warn of a gradient that is lost because others have written to V."""
+        if self.exists():
+            warnings.warn(
+                "the gradient recorded for V was lost as others wrote to it: step first",
+                stacklevel=3,
+            )
+
     def __getstate__(self) -> dict[str, Any]:
         # A copy has no gradient, as with torch's parameters; its layer gives it the mark.
         return self.__dict__ | {"mark": None, "_records": [], "_written_mark": None}

@@ -7,7 +7,6 @@ matrix at every call. `FactoredStatistics` is the autograd function of both pass
 Shape letters: B rows, H width of the layer (with the bias column), K targets per row.
 """
 
-import warnings
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
@@ -43,10 +42,6 @@ class Stepper:
         if implementation not in get_args(Implementation):
             expected = ", ".join(get_args(Implementation))
             raise ValueError(f"implementation must be one of {expected}, got {implementation!r}")
-        if max_condition is not None and not max_condition > 1:
-            raise ValueError(
-                f"max_condition must be greater than 1, which a refactor restores, got {max_condition}"
-            )
         self.implementation = implementation
         self.pending = PendingGradient(mark)
         self.integrity = Integrity(matrix)
@@ -135,11 +130,7 @@ class Stepper:
             self.invalidate_copies(matrix)
             self.forget_history()
         elif writes is Writes.ROWS:
-            if self.pending.exists():
-                warnings.warn(
-                    "the gradient recorded for V was lost as others wrote to it: step first",
-                    stacklevel=2,
-                )
+            self.pending.warn_if_overwritten()
             self.adopt_rows_(matrix)
         return writes is not Writes.MISFIT
 
@@ -203,8 +194,7 @@ class Stepper:
 
     def uses_kernels(self, matrix: FactoredMatrix) -> bool:
         """Return whether Triton does the work: where it can, unless the user has chosen otherwise."""
-        is_fit = not self.waits(matrix) and matrix.rows.dtype == torch.float32
-        can = is_fit and kernels.available()
+        can = not self.waits(matrix) and matrix.rows.dtype == torch.float32 and kernels.available()
         if self.implementation == "triton" and not can:
             raise ValueError(
                 "implementation 'triton' needs triton, a CUDA device, float32 weights and synchronous=False: use "

@@ -246,6 +246,10 @@ class Conditioning:
     """
 
     def __init__(self, max_condition: float | None) -> None:
+        if max_condition is not None and not max_condition > 1:
+            raise ValueError(
+                f"max_condition must be greater than 1, which a refactor restores, got {max_condition}"
+            )
         self.max_condition = max_condition
         self.refactors = 0
         self.drift: Tensor | None = None  # found by the latest refactor
