@@ -69,7 +69,7 @@ html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_copy_source = False
 # Pages without pages below them need no navigation beside them.
-html_sidebars = {path.stem: [] for path in DOCS.glob("*.md")}
+html_sidebars: dict[str, list[str]] = {path.stem: [] for path in DOCS.glob("*.md")}
 toc_object_entries_show_parents = "hide"
 html_theme_options = {
     "show_nav_level": 2,
@@ -134,10 +134,11 @@ def _is_ours(owner: type) -> bool:
     return owner.__module__.startswith("zloss.")
 
 
-def keep_colons(
+def keep_signs(
     app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]
 ) -> None:
-    """Keep Napoleon from taking what stands before a colon for the type of a property."""
+    """Keep a colon in a property from ending a type, and a description like "C." from being item C of a list."""
+    lines[:] = [re.sub(r"(: [A-Z])\.$", r"\1\\.", line) for line in lines]
     if what in ("attribute", "property"):
         lines.insert(0, "\\ ")  # an empty first line without a colon
 
@@ -167,4 +168,4 @@ def setup(app: Sphinx) -> None:
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math_block, None))
     app.connect("source-read", read_source)
     app.connect("env-check-consistency", check_reference)
-    app.connect("autodoc-process-docstring", keep_colons, priority=400)  # Napoleon's is 500
+    app.connect("autodoc-process-docstring", keep_signs, priority=400)  # Napoleon's is 500
