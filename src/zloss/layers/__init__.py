@@ -1,4 +1,4 @@
-"""Output layers: ways to obtain `SphericalStats`. README.md beside this file follows a step through the factored one."""
+"""Output layers: ways to obtain `SphericalStats`. README.md beside this file follows one step of training."""
 
 from zloss.layers.dense import DenseLinear as DenseLinear
 from zloss.layers.factored import FactoredLinear as FactoredLinear
