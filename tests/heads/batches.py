@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import zloss
-from tests.heads.registry import CLASSES, HIDDEN, HeadCase, Weights
+from tests.heads.definitions import Weights
+from tests.heads.registry import CLASSES, HIDDEN, HeadCase
 
 ROWS = 12
 IGNORED = -100

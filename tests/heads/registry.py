@@ -1,10 +1,8 @@
-"""Every head, and its slow definition. To test a new head, add a row to `CASES`.
+"""Every head with its slow definition. To test a new head, add a row to `CASES`.
 
-The definitions form all logits, take elementary functions of them and leave the gradients to autograd: nothing of the
-library's ways to be fast is in them. They see the weights of a head by name, `case.weights(head)`.
+`tests.heads.definitions` has the definitions. A row says how the head is made, and how its weights get their names.
 """
 
-import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -12,133 +10,36 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 import zloss
-from tests.losses.registry import EPS, A, B
+from tests.heads.definitions import (
+    Weights,
+    adaptive_log_prob,
+    hierarchical_log_prob,
+    linear,
+    nce,
+    own,
+    sampled_softmax,
+    softmax_log_prob,
+)
+from tests.heads.logit_losses import LOGIT_LOSSES
 from zloss.heads.samplers import Sampler
 from zloss.heads.softmax import IMPLEMENTATIONS
 
 HIDDEN, CLASSES, SAMPLES = 8, 53, 20
-COUNTS = torch.randint(
-    1, 40, (CLASSES,), generator=torch.Generator().manual_seed(1)
-)  # some of them are equal
+# Some counts are equal.
+COUNTS = torch.randint(1, 40, (CLASSES,), generator=torch.Generator().manual_seed(1))
 LABELS = torch.arange(CLASSES).square() % 11  # six clusters of 5 to 10 classes, scattered
 LABELS[7] = 100  # and one of a single class
 SHUFFLED = zloss.Clustering.shuffled(CLASSES, 5, seed=3)
 CUTOFFS = [5, 20]
 COUNTED_CUTOFFS = [6, 25]
 
-Weights = dict[str, Tensor]
-OfAllClasses = Callable[[Weights, Tensor], Tensor]  # (weights, h (N, H)) -> (N, C)
-OfPairs = Callable[
-    [Weights, Tensor, Tensor], Tensor
-]  # (weights, h (N, H), class of each row (N,)) -> (N,)
-
-
-# ---- losses of all logits: (N, C), (N,) -> (N,) ----------------------------------------------------------------------
-
-
-def own(values: Tensor, index: Tensor) -> Tensor:  # (N, C), (N,) -> (N,)
-    return values.gather(1, index[:, None])[:, 0]
-
-
-def softplus(x: Tensor) -> Tensor:
-    return x.clamp_min(0) + (-x.abs()).exp().log1p()
-
-
-def z_scores(logits: Tensor) -> Tensor:
-    centred = logits - logits.mean(1, keepdim=True)
-    return centred / centred.square().mean(1, keepdim=True).sqrt()
-
-
-def softmax(logits: Tensor, index: Tensor) -> Tensor:
-    return logits.logsumexp(1) - own(logits, index)
-
-
-def sigmoid(logits: Tensor, index: Tensor) -> Tensor:
-    one_hot = F.one_hot(index, logits.shape[1]).bool()
-    return torch.where(one_hot, softplus(-logits), softplus(logits)).sum(1)
-
-
-def z_softmax(logits: Tensor, index: Tensor) -> Tensor:
-    return softmax(A * z_scores(logits), index) / A
-
-
-def z_sigmoid(logits: Tensor, index: Tensor) -> Tensor:
-    return sigmoid(A * z_scores(logits), index) / A
-
-
-def z_loss(logits: Tensor, index: Tensor) -> Tensor:
-    return softplus(A * (B - own(z_scores(logits), index))) / A
-
-
-def squared_error(logits: Tensor, index: Tensor) -> Tensor:
-    return 0.5 * (logits - F.one_hot(index, logits.shape[1])).square().sum(1)
-
-
-def taylor_softmax(logits: Tensor, index: Tensor) -> Tensor:
-    return -own(taylor_log_prob(logits), index)
-
-
-def spherical_softmax(logits: Tensor, index: Tensor) -> Tensor:
-    return -own(spherical_log_prob(logits), index)
-
-
-# ---- scores and log-probabilities of all classes: (N, C) -> (N, C) ---------------------------------------------------
-
-
-def softmax_log_prob(scores: Tensor) -> Tensor:
-    return scores - scores.logsumexp(1, keepdim=True)
-
-
-def z_log_prob(logits: Tensor) -> Tensor:
-    return softmax_log_prob(A * z_scores(logits))
-
-
-def taylor_log_prob(logits: Tensor) -> Tensor:
-    return softmax_log_prob((1 + logits + logits.square() / 2).log())
-
-
-def spherical_log_prob(logits: Tensor) -> Tensor:
-    return softmax_log_prob((logits.square() + EPS).log())
-
-
-class LogitLoss(NamedTuple):
-    """A loss of all logits by its definition."""
-
-    make: Callable[..., nn.Module]  # of reduction and ignore_index
-    definition: Callable[[Tensor, Tensor], Tensor]
-    log_prob: Callable[[Tensor], Tensor] | None = None
-    ranks_by: Callable[[Tensor], Tensor] = lambda logits: logits
-
-
-def z_normalized(inner: Callable[..., nn.Module], **manners: Any) -> nn.Module:
-    return zloss.ZNormalized(inner(**manners), a=A)
-
-
-LOGIT_LOSSES = {
-    "softmax": LogitLoss(zloss.SoftmaxCrossEntropy, softmax, softmax_log_prob),
-    "sigmoid": LogitLoss(zloss.SigmoidCrossEntropy, sigmoid),
-    "z_softmax": LogitLoss(partial(z_normalized, zloss.SoftmaxCrossEntropy), z_softmax, z_log_prob),
-    "z_sigmoid": LogitLoss(partial(z_normalized, zloss.SigmoidCrossEntropy), z_sigmoid),
-    "z_loss": LogitLoss(partial(zloss.ZLoss, a=A, b=B), z_loss),
-    "squared_error": LogitLoss(zloss.SquaredError, squared_error),
-    "taylor_softmax": LogitLoss(
-        zloss.TaylorSoftmax, taylor_softmax, taylor_log_prob, taylor_log_prob
-    ),
-    "spherical_softmax": LogitLoss(
-        partial(zloss.SphericalSoftmax, eps=EPS),
-        spherical_softmax,
-        spherical_log_prob,
-        spherical_log_prob,
-    ),
-    "torch's softmax": LogitLoss(nn.CrossEntropyLoss, softmax, softmax_log_prob),
-    "torch's z_softmax": LogitLoss(
-        partial(z_normalized, nn.CrossEntropyLoss), z_softmax, z_log_prob
-    ),
-}
+# (weights, h (N, H)) -> (N, C)
+OfAllClasses = Callable[[Weights, Tensor], Tensor]
+# (weights, h (N, H), class of each row (N,)) -> (N,)
+OfPairs = Callable[[Weights, Tensor, Tensor], Tensor]
 
 
 # ---- the cases -------------------------------------------------------------------------------------------------------
@@ -154,6 +55,9 @@ def factored_weights(head: zloss.Head) -> Weights:
     return {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
 
 
+# ---- the cases -------------------------------------------------------------------------------------------------------
+
+
 class HeadCase(NamedTuple):
     """A head and what is claimed of it."""
 
@@ -166,12 +70,11 @@ class HeadCase(NamedTuple):
     log_prob: OfAllClasses | None  # for probability models
     weights: Callable[[zloss.Head], Weights] = parameters  # copies of what the definitions see
     is_row_sparse: bool = False
-    is_ours: bool = (
-        True  # the loss is of this library: K targets, row weights, 0 for a batch without targets
-    )
-    lr: float = 0.5  # at which a few hundred steps of SGD get somewhere
-    falls_to: float = 0.5  # how far below its start the loss then is
-    missing: str | None = None  # why it cannot run here
+    # True if the loss is of this library: K targets, row weights, and 0 for a batch without targets.
+    is_ours: bool = True
+    lr: float = 0.5  # a learning rate at which a few hundred steps of SGD lower the loss
+    falls_to: float = 0.5  # the share of its first value that the loss falls below then
+    missing: str | None = None  # the reason why it cannot run here
 
     def made(
         self, device: torch.device | str = "cpu", *, seed: int = 0, **options: Any
@@ -179,11 +82,6 @@ class HeadCase(NamedTuple):
         """A head in float64, the same one for the same seed."""
         torch.manual_seed(seed)
         return self.make(**{"device": device, "dtype": torch.float64, **options})
-
-
-def linear(prefix: str, w: Weights, h: Tensor) -> Tensor:  # (N, C)
-    logits = h @ w[f"{prefix}weight"].T
-    return logits + w[f"{prefix}bias"] if f"{prefix}bias" in w else logits
 
 
 def logit_case(
@@ -242,15 +140,6 @@ make_factored = partial(make_spherical, zloss.FactoredLinear)
 make_gram = partial(make_spherical, zloss.GramLinear)
 
 
-def hierarchical_log_prob(clusters: Sequence[Tensor], w: Weights, h: Tensor) -> Tensor:  # (N, C)
-    of_cluster = softmax_log_prob(linear("clusters.", w, h))
-    members = linear("member_", {"member_weight": w["members"], **w}, h).split(
-        [len(part) for part in clusters], 1
-    )
-    parts = [of_cluster[:, [i]] + softmax_log_prob(logits) for i, logits in enumerate(members)]
-    return torch.cat(parts, 1)[:, torch.cat(list(clusters)).argsort()]
-
-
 def hierarchical_case(note: str, families: Sequence[Tensor], **options: Any) -> HeadCase:
     log_prob = partial(hierarchical_log_prob, families)
     return HeadCase(
@@ -265,20 +154,6 @@ def hierarchical_case(note: str, families: Sequence[Tensor], **options: Any) -> 
     )
 
 
-def adaptive_log_prob(
-    cutoffs: Sequence[int], order: Tensor, w: Weights, h: Tensor
-) -> Tensor:  # (N, C)
-    of_head = softmax_log_prob(linear("softmax.head.", w, h))
-    parts = [of_head[:, : cutoffs[0]]]
-    for i in range(len(cutoffs)):
-        narrow = linear(f"softmax.tail.{i}.0.", w, h)
-        parts.append(
-            of_head[:, [cutoffs[0] + i]]
-            + softmax_log_prob(linear(f"softmax.tail.{i}.1.", w, narrow))
-        )
-    return torch.cat(parts, 1)[:, order.argsort()]
-
-
 def adaptive_case(note: str, cutoffs: Sequence[int], order: Tensor, **options: Any) -> HeadCase:
     log_prob = partial(adaptive_log_prob, cutoffs, order)
     return HeadCase(
@@ -290,18 +165,6 @@ def adaptive_case(note: str, cutoffs: Sequence[int], order: Tensor, **options: A
         scores=log_prob,
         log_prob=log_prob,
     )
-
-
-def sampled_softmax(
-    logits: Tensor, index: Tensor, draws: Tensor, log_expected: Tensor
-) -> Tensor:  # (N,)
-    drawn = (logits - log_expected)[:, draws].masked_fill(draws == index[:, None], -math.inf)
-    return torch.cat([own(logits, index)[:, None], drawn], 1).logsumexp(1) - own(logits, index)
-
-
-def nce(logits: Tensor, index: Tensor, draws: Tensor, log_expected: Tensor) -> Tensor:  # (N,)
-    log_odds = logits - log_expected
-    return softplus(-own(log_odds, index)) + softplus(log_odds[:, draws]).sum(1)
 
 
 def sampled_case(
@@ -428,16 +291,3 @@ every_probability_model = each(case for case in CASES if case.log_prob is not No
 every_other_head = each(case for case in CASES if case.log_prob is None)
 every_row_sparse_head = each(case for case in CASES if case.is_row_sparse)
 every_head_but_row_sparse = each(case for case in CASES if not case.is_row_sparse)
-
-
-def unregistered(candidates: Iterable[object]) -> list[str]:
-    """The concrete heads among `candidates` that no row of `CASES` makes."""
-    registered = {type(case.made()) for case in CASES if not case.missing}
-    return [
-        candidate.__name__
-        for candidate in candidates
-        if inspect.isclass(candidate)
-        and issubclass(candidate, zloss.Head)
-        and not inspect.isabstract(candidate)
-        and candidate not in registered
-    ]

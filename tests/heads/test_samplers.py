@@ -1,4 +1,4 @@
-"""Samplers: that they draw from the distribution that they state, every class of it, and the same for the same seed."""
+"""Samplers: their distributions, their state, and the input that they refuse."""
 
 import copy
 import math
@@ -17,14 +17,12 @@ from zloss.heads.samplers import (
     Sampler,
     UniformSampler,
     UnigramSampler,
-    alias_table,
     log_uniform_rank,
     make_sampler,
 )
 
 CLASSES = 40
 COUNTS = (torch.arange(CLASSES) * 7 % 17 + 1) ** 2  # in no order, with ties
-
 # Each sampler, and the slow definition of its distribution.
 SAMPLERS: dict[str, tuple[Callable[[], Sampler], Callable[[int], float]]] = {
     "uniform": (lambda: UniformSampler(CLASSES), lambda c: 1.0),
@@ -159,74 +157,6 @@ def test_uniform_numbers_next_to_one_are_classes(num_classes: int) -> None:
     sampler = UniformSampler(num_classes)
     sampler._uniform = lambda n, generator: torch.full((n,), 1 - 2**-53, dtype=torch.float64)  # type: ignore[assignment]
     assert sampler.draw(1).item() == num_classes - 1
-
-
-# ---- the alias table -------------------------------------------------------------------------------------------------
-
-
-def distribution_of(keep: Tensor, alias: Tensor) -> Tensor:
-    """What a table draws from: each class is hit with probability 1/C, and kept or exchanged for its alias."""
-    return keep.clone().index_add_(0, alias, 1 - keep) / len(keep)
-
-
-def assert_table_is_right(weights: Tensor) -> None:
-    keep, alias = alias_table(weights)
-    assert ((keep >= 0) & (keep <= 1)).all()
-    q = distribution_of(keep, alias)
-    # The prefix sums reach C at most, with C roundings of relative size 1e-16 each: at C < 10,000 an error of 1e-8 at
-    # the very worst in units of 1/C, and some 1e-16 * sqrt(C) * C = 1e-10 of them, that is 1e-14, in earnest.
-    torch.testing.assert_close(
-        q, weights.double() / weights.sum(dtype=torch.float64), rtol=0, atol=1e-12
-    )
-    assert (q[weights == 0] == 0).all(), "exactly: a class without count must never be drawn"
-
-
-WEIGHTS: dict[str, Tensor] = {
-    "zipf": 1 / torch.arange(1, 10_000, dtype=torch.float64),
-    "zipf upwards": (1 / torch.arange(1, 10_000, dtype=torch.float64)).flip(0),
-    "uniform": torch.full((999,), 0.3),
-    "nearly uniform": 1
-    + 1e-15 * torch.randint(3, (999,), generator=Generator().manual_seed(0)).double(),
-    "one class": torch.ones(1),
-    "one of many": (torch.arange(100) == 37).double(),
-    "two of many": (torch.arange(100) % 50 == 7).double(),
-    "half of them": torch.arange(100) % 2 * 3.0,
-    "one giant": torch.cat([torch.tensor([1e9]), torch.ones(5000)]),
-    "one dwarf": torch.cat([torch.tensor([1e-9]), torch.ones(5000)]),
-    "over many orders of magnitude": torch.logspace(-30, 5, 2000, dtype=torch.float64),
-    "integers": torch.arange(1000),
-}
-
-
-@pytest.mark.parametrize("weights", WEIGHTS.values(), ids=WEIGHTS.keys())
-def test_alias_table(weights: Tensor) -> None:
-    assert_table_is_right(weights)
-
-
-@given(
-    st.lists(
-        st.one_of(st.just(0.0), st.floats(1e-12, 1e12), st.integers(1, 9)), min_size=1, max_size=200
-    )
-)
-@settings(deadline=None, max_examples=300)
-def test_alias_table_of_any_counts(counts: list[float]) -> None:
-    weights = torch.tensor(counts, dtype=torch.float64)
-    if weights.any():
-        assert_table_is_right(weights)
-
-
-def test_the_test_of_the_table_sees_a_wrong_one() -> None:
-    weights = WEIGHTS["zipf"]
-    keep, alias = alias_table(weights)
-    wrong = distribution_of(keep, alias.roll(1))
-    assert (wrong - weights / weights.sum()).abs().max() > 1e-6, "a million times the tolerance"
-
-
-def test_a_table_for_a_million_classes() -> None:
-    weights = 1 / torch.arange(1, 1_000_001, dtype=torch.float64)
-    q = distribution_of(*alias_table(weights))
-    # The sums reach 1e6 with a resolution of 1e-10, as a part of a weight of at least 1 where there is an error at all.
-    torch.testing.assert_close(q, weights / weights.sum(), rtol=1e-6, atol=0)
 
 
 # ---- bad input -------------------------------------------------------------------------------------------------------
