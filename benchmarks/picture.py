@@ -1,124 +1,130 @@
-"""Draw the picture of README.md from the records: `python -m benchmarks.picture`.
+"""The picture of README.md, drawn from the records: the time of a step against the number of classes, and errors.
 
-Left: the time of a training step against the number of classes. Right: the error of models that trained equally long.
-Its colours follow the reader's screen, light or dark, by two variables of style sheets.
+`python -m benchmarks.tables` writes it beside the tables. Letters are shapes, so that no font is needed, and large, so
+that they can be read on a phone.
 """
 
 import io
-import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reproduction.results.results import FIXED
+from reproduction.budgets import FIXED
+from reproduction.report.evidence import Evidence
+from reproduction.report.figures.canvas import BLACK, BLUE, GREEN, INK, ORANGE, RED, STYLE
+from reproduction.report.intervals import estimate
+from reproduction.report.large_text_tables import text_title
+from reproduction.report.timings import duration, fastest
+from reproduction.scores import top
+from zloss_lab.records import read_records
 
-from benchmarks.tables import RECORDS
-from reproduction.report.evidence import Evidence, estimates
-from zloss_lab.records import Record, read_records
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-PICTURE = Path(__file__).parent.parent / "docs" / "pictures" / "cost-and-quality.svg"
-CORPUS, SCORE = "fil8", "top_10_error"
+CORPUS, SCORE = "fil8", top(10)
+BATCH, HIDDEN = 200, 512
+# The runs on a GPU, the latest first. A line is from the first run that has its head at several numbers of classes.
+_RUNS = ("scaling", "adaptive", "output_layer")
 
-# Name in the records, in the picture, colour, marker. Colours of Okabe and Ito, readable on white and on black.
-HEADS = (
-    ("dense softmax, TF32", "full softmax", "#999999", "s"),
-    ("adaptive softmax", "adaptive softmax", "#E69F00", "v"),
-    ("hierarchical softmax", "hierarchical softmax", "#0072B2", "D"),
-    ("sampled softmax", "sampled softmax", "#009E73", "^"),
-    ("factored", "Z-loss, factored", "#D55E00", "o"),
+
+class Contestant(NamedTuple):
+    """A kind of output layer."""
+
+    title: str
+    head: str  # in the records of steps
+    model: str  # in the results of table 2
+    colour: str
+    marker: str
+
+
+CONTESTANTS = (
+    Contestant("full softmax", "dense softmax, TF32", "softmax_net1", BLACK, "s"),
+    Contestant("adaptive", "adaptive softmax", "adaptive_softmax_net1", ORANGE, "v"),
+    Contestant("hierarchical", "hierarchical softmax", "hierarchical_softmax_net1", BLUE, "D"),
+    Contestant("sampled", "sampled softmax", "sampled_softmax_net1", GREEN, "^"),
+    Contestant("Z-loss", "factored", "z_loss_top_10_net1", RED, "o"),
 )
-MODELS = (
-    ("softmax net1", "full softmax", "#999999", "s"),
-    ("adaptive softmax net1", "adaptive softmax", "#E69F00", "v"),
-    ("H-softmax net1", "hierarchical softmax", "#0072B2", "D"),
-    ("sampled softmax net1", "sampled softmax", "#009E73", "^"),
-    ("Z-loss net1", "Z-loss, a for top-1", "#D55E00", "o"),
-    ("Z-loss top-10 net1", "Z-loss, a for top-10", "#D55E00", "o"),
-)
-# Files of records, the first that has a head at several sizes counts: a line is of one run.
-RUNS = ("scaling", "adaptive", "output_layer")
-INK, PAPER = "#123456", "#fedcba"  # stand for the variables of `_STYLE` until the file is written
-_STYLE = (
-    "<style>svg { --ink: #24292f; --paper: #ffffff } "
-    "@media (prefers-color-scheme: dark) { svg { --ink: #d8dee6; --paper: #14181e } }</style>"
-)
+_LOOK: Any = STYLE | {"font.size": 10.5, "axes.titlesize": 11, "axes.titlelocation": "left"}
 
 
-def step_times(name: str) -> dict[int, float]:
-    """Return the time in ms of a captured step of a head on the GPU, by the number of classes."""
-    for run in RUNS:
-        times = {
-            record["classes"]: record["time_ms"]
-            for record in read_records(RECORDS / f"{run}.cuda.jsonl")
-            if _is_shown(record, name)
-        }
-        if len(times) > 1:
-            return times
-    raise ValueError(f"no run has {name} at several numbers of classes")
-
-
-def _is_shown(record: Record, name: str) -> bool:
-    wanted = {"name": name, "batch": 200, "hidden": 512, "targets": "uniform", "launch": "graph"}
-    is_other_run = name == "factored" and record["suite"] != "scaling"
-    return wanted.items() <= record.items() and record["time_ms"] is not None and not is_other_run
-
-
-def draw() -> str:
+def draw_picture(evidence: Evidence, timings: Path) -> str:
     """Return the picture as SVG."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    colours = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-    looks: Any = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": "zloss",  # the same records give the same file
-        "font.size": 10,
-        "axes.titlesize": 10.5,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        **dict.fromkeys(colours, INK),
-        **dict.fromkeys(("figure.facecolor", "axes.facecolor"), PAPER),
-    }
     file = io.BytesIO()
-    with rc_context(looks):
-        figure = Figure(figsize=(9.2, 3.5), layout="constrained")
+    with rc_context(_LOOK):
+        figure = Figure(figsize=(6.8, 3.3), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=(1.15, 1))
-        _draw_times(left)
-        _draw_errors(right)
-        figure.savefig(file, format="svg", metadata={"Date": None})
-    text = file.getvalue().decode().replace(INK, "var(--ink)").replace(PAPER, "var(--paper)")
-    return text.replace("<defs>", f"{_STYLE}\n <defs>", 1)
+        _draw_times(left, timings)
+        _draw_errors(right, evidence)
+        figure.savefig(file, format="svg", metadata={"Date": None}, facecolor="white")
+    return file.getvalue().decode()
 
 
-def _draw_times(axes: Any) -> None:
-    for name, label, colour, marker in HEADS:
-        times = step_times(name)
-        axes.loglog(list(times), list(times.values()), color=colour, marker=marker, label=label)
-    axes.set(title="One training step of the output layer", xlabel="classes", ylabel="milliseconds")
-    axes.grid(color=INK, alpha=0.15)
-    axes.legend(frameon=False, fontsize=9)
+def step_times(timings: Path, head: str) -> Mapping[int, float]:
+    """Return the time in ms of the fastest step of a head by the number of classes.
+
+    Targets are words by their frequency, if a run has such steps of this head. Its time depends on them.
+    """
+    for run in _RUNS:
+        records = read_records(timings / f"{run}.cuda.jsonl")
+        for targets in ("zipf", "uniform"):
+            steps = {
+                classes: fastest(
+                    records, (head,), batch=BATCH, hidden=HIDDEN, classes=classes, targets=targets
+                )
+                for classes in sorted({record["classes"] for record in records})
+            }
+            times = {classes: float(step["time_ms"]) for classes, step in steps.items() if step}
+            if len(times) > 1:
+                return times
+    raise ValueError(f"no run on a GPU has {head} at several numbers of classes")
 
 
-def _draw_errors(axes: Any) -> None:
-    evidence = Evidence.read(RECORDS.parent)
-    for row, (model, label, colour, marker) in enumerate(MODELS):
-        (error,) = estimates([evidence.models(CORPUS, model, FIXED)], SCORE)
-        axes.errorbar(
-            100 * error.mean,
-            row,
-            xerr=100 * (error.half_width or 0),
-            color=colour,
-            marker=marker,
-            capsize=3,
+def _draw_times(axes: "Axes", timings: Path) -> None:
+    for one in CONTESTANTS:
+        times = step_times(timings, one.head)
+        axes.loglog(list(times), list(times.values()), color=one.colour, marker=one.marker)
+        is_last = one is CONTESTANTS[-1]  # its line goes on below the names of the others
+        axes.annotate(
+            one.title,
+            (max(times), times[max(times)]),
+            (0, -14) if is_last else (8, 0),
+            textcoords="offset points",
+            ha="right" if is_last else "left",
+            va="center",
+            color=INK,
+            fontweight="bold" if is_last else "normal",
         )
-        axes.annotate(label, (100 * error.mean, row), xytext=(0, 7), textcoords="offset points")
-    axes.set(title="Error after the same ten seconds", xlabel="top-10 error, %", yticks=[])
-    axes.set_ylim(len(MODELS) - 0.4, -0.8)
+    axes.set(title="Time of a training step, ms", xlabel=f"classes (H200, batch of {BATCH})")
+    axes.set_xlim(7e3, 2e7)
+    axes.set_ylim(0.045, 20)
+    axes.set_xticks([10**4, 10**5, 10**6, 10**7], ["10,000", "100,000", "1 million", "10 million"])
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.minorticks_off()
 
 
-def main() -> None:
-    PICTURE.parent.mkdir(exist_ok=True)
-    PICTURE.write_text(draw(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _draw_errors(axes: "Axes", evidence: Evidence) -> None:
+    for row, one in enumerate(CONTESTANTS):
+        trainings = evidence.trainings(CORPUS, one.model, FIXED)
+        error = estimate([100 * training.test[SCORE] for training in trainings])
+        axes.errorbar(
+            error.mean, row, xerr=error.half_width, color=one.colour, marker=one.marker, capsize=3
+        )
+        axes.annotate(
+            f"{error.mean:.1f}",
+            (error.mean, row),
+            (0, 7),
+            textcoords="offset points",
+            ha="center",
+            color=INK,
+        )
+    axes.set_yticks(range(len(CONTESTANTS)), [one.title for one in CONTESTANTS])
+    axes.get_yticklabels()[-1].set_fontweight("bold")
+    axes.set_ylim(len(CONTESTANTS) - 0.5, -0.7)
+    axes.margins(x=0.12)
+    axes.grid(visible=False, axis="y")
+    budget_s = trainings[0].budget_s or 0.0
+    axes.set_title(f"Top-10 error after {duration(budget_s)}, %")
+    axes.set_xlabel(f"training on {text_title(evidence, CORPUS)}")

@@ -1,6 +1,7 @@
-"""Rebuild the tables of the documents from the records: `python -m benchmarks.tables`, or `--check` to compare only.
+"""Rebuild the tables and the picture of the documents from the records: `python -m benchmarks.tables`.
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`. Each name is a key of `TABLES`.
+`--check` only compares them. A table stands between `<!-- table: NAME -->` and `<!-- end -->`. Each name is a key of
+`TABLES`.
 """
 
 import argparse
@@ -11,6 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from benchmarks.measurements import Measurements
+from benchmarks.picture import draw_picture
 from benchmarks.speed_tables import gram, heads, profile, speed
 from benchmarks.speed_targets import targets
 from benchmarks.training_tables import accuracy, epochs, learning
@@ -19,6 +21,7 @@ from reproduction.report.excerpts import EXCERPTS, excerpt_markdown
 
 ROOT = Path(__file__).parent.parent
 TIMINGS, RESULTS = ROOT / "benchmarks" / "records", ROOT / "reproduction" / "records"
+PICTURE = ROOT / "docs" / "_static" / "cost-and-quality.svg"
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 
 _MEASURED = Measurements(TIMINGS)
@@ -45,27 +48,33 @@ _PLACE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def rebuilt(text: str) -> str:
-    """Return a document with every table in it made anew."""
+    """Return a document with new tables."""
     return _PLACE.sub(lambda place: f"{place[1]}{TABLES[place[2]]()}\n{place[3]}", text)
 
 
-def stale_documents() -> dict[Path, str]:
-    """Return the documents that differ from the records, each with its new text."""
-    new = {document: rebuilt(document.read_text()) for document in DOCUMENTS}
-    return {document: text for document, text in new.items() if text != document.read_text()}
+def stale_files() -> dict[Path, str]:
+    """Return the documents that differ from the records, and the picture if it does, each with its new text."""
+    before = {path: _text(path) for path in (*DOCUMENTS, PICTURE)}
+    after = {document: rebuilt(before[document]) for document in DOCUMENTS}
+    after[PICTURE] = draw_picture(evidence(), TIMINGS)
+    return {path: text for path, text in after.items() if text != before[path]}
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare, and write nothing")
-    stale = stale_documents()
-    if parser.parse_args().check:
-        for document in stale:
-            print(f"{document.name} is not what the records say: run `make docs`", file=sys.stderr)
-        return 1 if stale else 0
-    for document, text in stale.items():
-        document.write_text(text)
-    return 0
+    is_check = parser.parse_args().check
+    stale = stale_files()
+    for path, text in stale.items():
+        if is_check:
+            print(f"{path.name} is not what the records say: run `make docs`", file=sys.stderr)
+        else:
+            path.write_text(text, encoding="utf-8")
+    return 1 if is_check and stale else 0
 
 
 if __name__ == "__main__":

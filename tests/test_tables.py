@@ -1,14 +1,18 @@
-"""The numbers of the documents are the numbers of the records."""
+"""The numbers of the documents, and the picture, are made from the records."""
 
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from benchmarks import tables
 from benchmarks.measurements import Measurements
+from benchmarks.picture import CONTESTANTS, step_times
 from benchmarks.speed_tables import gram, heads, speed
 from benchmarks.speed_targets import targets
-from benchmarks.tables import DOCUMENTS, TABLES, rebuilt, stale_documents
+from benchmarks.tables import DOCUMENTS, PICTURE, TABLES, TIMINGS, rebuilt, stale_files
 from reproduction.report.timings import DEVICES
 
 
@@ -19,7 +23,7 @@ def test_documents_show_what_the_records_say() -> None:
         for name in re.findall(r"<!-- table: (\w+) -->", document.read_text())
     }
     assert placed == TABLES.keys()
-    assert stale_documents() == {}, "run `make docs`"
+    assert stale_files().keys() == set(), "run `make docs`"
 
 
 def test_a_stale_table_is_noticed() -> None:
@@ -29,6 +33,28 @@ def test_a_stale_table_is_noticed() -> None:
     assert new.startswith("before\n<!-- table: accuracy -->\n| float32 weights after 20,000 steps")
     assert new.endswith("<!-- end -->\nafter")
     assert rebuilt(new) == new
+
+
+def test_a_stale_or_missing_picture_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "picture.svg"
+    monkeypatch.setattr(tables, "PICTURE", place)
+    assert stale_files()[place] == PICTURE.read_text(encoding="utf-8")
+    place.write_text("<svg/>")
+    assert place in stale_files()
+
+
+def test_the_picture_has_every_contestant(tmp_path: Path) -> None:
+    for one in CONTESTANTS:
+        times = step_times(TIMINGS, one.head)
+        assert min(times) == 10_000
+        assert max(times) >= 793_471
+    assert len(step_times(TIMINGS, "factored")) == 4
+    for name in ("scaling", "adaptive", "output_layer"):
+        keep(tmp_path, f"{name}.cuda.jsonl", name="factored", time_ms=1.0)
+    with pytest.raises(ValueError, match="no run on a GPU has factored at several numbers"):
+        step_times(tmp_path, "factored")
 
 
 def keep(folder: Path, file: str, **record: Any) -> None:
@@ -50,7 +76,7 @@ def keep(folder: Path, file: str, **record: Any) -> None:
         records.write(json.dumps(defaults | told | record) + "\n")
 
 
-def test_targets_are_told_beside_what_is_measured(tmp_path: Path) -> None:
+def test_targets_stand_beside_measurements(tmp_path: Path) -> None:
     measured = Measurements(tmp_path)
     rows = [line for line in targets(measured).splitlines()[2:] if line.startswith("|")]
     assert all("not measured" in row for row in rows)

@@ -22,6 +22,8 @@ from reproduction.results.schema import (
 
 Split = Literal["valid", "test"]
 ScoresByValue = dict[float, list[float]]  # scores, one a seed, by a or by b
+Trainings = Sequence[LargeTextResult]  # of one model with one budget, one a seed
+TrainingsByModel = Mapping[str, Trainings]  # on one text
 _BENCHES = {"model": "model --networks net1", "output": "output", "scaling": "scaling"}
 
 
@@ -191,9 +193,9 @@ class Evidence:
     def train_s(self, training: LargeTextResult) -> float | None:
         """Return the time of a training of table 2, as if it had been alone on its device.
 
-        If it was not, its epochs count at the pace of the longest training of this model that was, on this text and with
-        whatever budget. A model that was never alone has the pace of other models with steps of the same kind. Without
-        these the time is unknown: None.
+        If it shared the device, the time is that of its epochs at another pace: the pace of the longest training of
+        this model that was alone on this text. A model that was never alone has the pace of others with the same kind
+        of steps. Without these the time is unknown: None.
         """
         if training.is_alone is not False:
             return training.train_s

@@ -1,24 +1,27 @@
 """Table 2: models on large texts, beside the paper's numbers, and by all scores."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from reproduction.budgets import CONVERGED, FIXED, budget_order, budget_title
 from reproduction.large_text_models import CONSTANT, MODELS, model_title
 from reproduction.report.document import BEST, Cell, Row, Table
-from reproduction.report.evidence import Evidence, NotRunError, models_command
+from reproduction.report.evidence import (
+    Evidence,
+    NotRunError,
+    Trainings,
+    TrainingsByModel,
+    models_command,
+)
 from reproduction.report.intervals import estimate
 from reproduction.report.published import FINAL_ERRORS, FINAL_SCORES
 from reproduction.report.score_texts import estimate_text, score_label, score_text
 from reproduction.report.table_cells import NOT_PRINTED, NOT_RUN, close_calls_text
 from reproduction.report.timings import duration
-from reproduction.results.schema import LargeTextResult
 from reproduction.scores import MRR, SCORES, is_error, top
 
 _MAIN_ERRORS = (top(1), top(10), top(100))
-Trainings = Sequence[LargeTextResult]  # of one model with one budget, one a seed
-TrainingsByModel = Mapping[str, Trainings]
 
 
 def final_tables(evidence: Evidence) -> Iterator[tuple[str, Table]]:

@@ -1,6 +1,6 @@
 """Claims about large texts, table 2: scores and training times of whole models, on every text with trainings."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from statistics import fmean
@@ -13,7 +13,13 @@ from reproduction.report.comparisons import (
     comparisons_text,
     validating_best,
 )
-from reproduction.report.evidence import Evidence, NotRunError, models_command
+from reproduction.report.evidence import (
+    Evidence,
+    NotRunError,
+    Trainings,
+    TrainingsByModel,
+    models_command,
+)
 from reproduction.report.published import FINAL_ERRORS, convergence_ratio
 from reproduction.report.score_texts import MINUS, TIMES
 from reproduction.report.timings import duration
@@ -30,12 +36,9 @@ from reproduction.report.verdicts import (
     verdict_of_parts,
     verdict_of_slightly_worse,
 )
-from reproduction.results.schema import LargeTextResult
 from reproduction.scores import top
 
 HIERARCHICAL, SAME_SIZE, LARGER = "hierarchical_softmax_net1", "z_loss_net1", "z_loss_net2"
-
-TrainingsByModel = Mapping[str, Sequence[LargeTextResult]]  # on one text with one budget
 
 
 def on_every_text(
@@ -48,8 +51,8 @@ def on_every_text(
 ) -> Check:
     """Return a check that combines the findings on all texts with trainings of all these models.
 
-    With `or_epochs`, a text that lacks some of them with this budget is judged by other trainings: after the largest
-    number of epochs that all models have.
+    With `or_epochs`, a text that lacks some of them with this budget is judged by other trainings. These are the
+    trainings with the largest number of epochs that all models have.
     """
 
     def check(evidence: Evidence) -> Finding:
@@ -117,7 +120,7 @@ def better_top_1_in_the_same_time(evidence: Evidence, models: TrainingsByModel) 
     return Finding(f"after {duration(budget_s)}, {errors}", verdict_of([comparison]))
 
 
-def _train_s(evidence: Evidence, trainings: Sequence[LargeTextResult]) -> float:
+def _train_s(evidence: Evidence, trainings: Trainings) -> float:
     times = [time for one in trainings if (time := evidence.train_s(one)) is not None]
     if len(times) < len(trainings):  # no training was alone on its device
         raise NotRunError(models_command(CONVERGED))

@@ -98,8 +98,7 @@ def _label_times(axes: "Axes") -> None:
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     inside = [time for time in _TIMES if low <= time <= high]
-    axes.xaxis.set_major_locator(
-        FixedLocator(inside if len(inside) > 1 else [low, high])
-    )  # one label is no scale
+    # One label alone would not tell the scale.
+    axes.xaxis.set_major_locator(FixedLocator(inside if len(inside) > 1 else [low, high]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: duration(seconds)))
     axes.xaxis.set_minor_locator(NullLocator())

@@ -37,12 +37,7 @@ def test_the_larger_network_must_be_faster_too(
 @pytest.mark.parametrize(
     ("top_1", "seeds", "train_s", "expected"),
     [
-        (
-            (0.73, 0.0),
-            2,
-            100.0,
-            Verdict.NOT_REPRODUCED,
-        ),  # to be worse in less time is no part of it
+        ((0.73, 0.0), 2, 100.0, Verdict.NOT_REPRODUCED),  # worse in less time is not partly true
         ((0.73, 0.0), 1, 100.0, Verdict.NOT_REPRODUCED),
         ((0.715, 0.02), 2, 100.0, Verdict.PARTLY),  # within noise
         ((0.715, 0.02), 2, 500.0, Verdict.NOT_REPRODUCED),

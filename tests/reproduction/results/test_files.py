@@ -1,4 +1,4 @@
-"""Files of results: seeds and settings of a choice, and what is no record."""
+"""Files of results: seeds and settings of a choice, and files that have a mistake."""
 
 from pathlib import Path
 
