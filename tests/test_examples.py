@@ -1,4 +1,4 @@
-"""The examples, small: they learn, from made-up data and from files, and tell what is wrong with their options."""
+"""The examples on little data: they learn, read files, and explain wrong options."""
 
 import importlib.util
 from pathlib import Path
@@ -11,7 +11,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 @pytest.fixture(autouse=True)
 def beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Python has it for a program: what lies beside it can be imported."""
+    """Let an example import the files in its own folder, as Python does for a program."""
     monkeypatch.syspath_prepend(EXAMPLES)
 
 
@@ -29,7 +29,7 @@ HEADS = [[], ["--head", "sampled", "--loss", "softmax"]]
 
 @pytest.mark.parametrize("head", HEADS)
 def test_what_follows_is_found(head: list[str]) -> None:
-    """Three of 200 items follow nine times in ten; the 20 that are most popular are right two times in ten."""
+    """One of three items of 200 follows nine times in ten. The 20 most popular items are right two times in ten."""
     options = ["--items", "200", "--epochs", "4", "--width", "32", "--batch", "20"]
     assert load("next_item").main(options + head) > 0.25
 

@@ -1,5 +1,6 @@
 """`zloss` as a user types it, in this process."""
 
+import os
 import sys
 from unittest.mock import patch
 
@@ -7,9 +8,25 @@ import pytest
 
 from zloss_lab import cli
 
+NO_UTF_8 = os.fsdecode(b"\xff")  # a file name in Latin-1
+
+# A training of a second, as options of `zloss train`.
+SMALL = [
+    "network.embedding=8",
+    "network.hidden=[16]",
+    "network.context=3",
+    "network.head.b=2.0",
+    "training.steps=40",
+    "training.output_lr=0.05",
+    "training.validate_every=20",
+    "training.batch_size=20",
+    "training.log_every=10",
+]
+SETTINGS = [word for setting in SMALL for word in ("--set", setting)]
+
 
 def zloss(*arguments: object) -> int:
-    """The exit code of a command."""
+    """Return the exit code of a command."""
     with (
         patch.object(sys, "argv", ["zloss", *map(str, arguments)]),
         pytest.raises(SystemExit) as end,

@@ -14,13 +14,13 @@ SENTENCES = (
 
 
 def pets_text(lines: int) -> str:
-    """Sentences in random order, the same ones every time."""
+    """Return sentences in a random order that is the same every time."""
     chance = random.Random(0)
     return "\n".join(chance.choice(SENTENCES) for _ in range(lines)) + "\n"
 
 
 def pets_corpus(place: Path, lines: int = 600) -> Path:
-    """The folder of the corpus, prepared with all its words and a tenth each to validate and to test on."""
+    """Prepare the corpus with all its words, a tenth each for validation and test, and return its folder."""
     (place / "text.txt").write_text(pets_text(lines))
     prepare(place / "text.txt", place / "prepared", fractions=(0.1, 0.1), min_count=1)
     return place / "prepared"

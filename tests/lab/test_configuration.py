@@ -1,4 +1,4 @@
-"""Tables of configuration: what is in them arrives, and mistakes are named."""
+"""Configuration tables: their values are kept, and mistakes are named."""
 
 import dataclasses
 import json
@@ -48,7 +48,7 @@ def test_a_round_trip_through_json(config: Outer) -> None:
 
 
 def test_none_is_a_word_where_it_is_allowed() -> None:
-    """TOML has none."""
+    """TOML has no null."""
     assert from_table(Outer, {"limit": "none"}) == from_table(Outer, {"limit": None})
     with pytest.raises(ConfigError, match="count must be int, got 'none'"):
         from_table(Outer, {"count": "none"})

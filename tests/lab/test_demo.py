@@ -29,7 +29,7 @@ SMALL += ["training.validate_every=20", "training.batch_size=20", "training.log_
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same demonstration with less text and a smaller network."""
+    """Run the same demonstration with less text and a smaller network."""
     chance = random.Random(0)
     (tmp_path / "text.txt").write_text(
         "\n".join(chance.choice(SENTENCES) for _ in range(400)) + "\n"

@@ -1,4 +1,4 @@
-"""What docs/lab.md says of corpora, presets and configuration is what the code says."""
+"""The tables of docs/lab.md agree with the code: corpora, presets and configuration."""
 
 import dataclasses
 import re
@@ -25,13 +25,13 @@ KEYS = [
 
 
 def rows(section: str) -> dict[str, list[str]]:
-    """The table of a section: name to the other cells."""
+    """Return the table of a section as a mapping from the name to the other cells."""
     text = re.split(r"^## ", TEXT.partition(f"## {section}\n")[2], flags=re.MULTILINE)[0]
     return {row["name"]: row["cells"].split(" | ") for row in ROW.finditer(text)}
 
 
 def shown(value: Any) -> str:
-    """As it would be written in TOML."""
+    """Return the value as it is written in TOML."""
     return (
         "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     )

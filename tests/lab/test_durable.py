@@ -1,4 +1,4 @@
-"""Files that are written at the same time, or by a process that is killed, and places that are no files."""
+"""Files that two processes write at once, that a killed process leaves, and paths of devices and folders."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def test_many_write_one_file_and_each_writes_it_in_whole(tmp_path: Path) -> None
 def test_a_lock_is_of_what_stands_there_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While one waits for the lock, whoever has it finishes, and a third one begins anew."""
+    """A process waits for the lock. The holder finishes and renames the file, and a third process begins a new one."""
     import fcntl
 
     place, flock = tmp_path / "place", fcntl.flock
@@ -78,7 +78,7 @@ def test_a_lock_is_of_what_stands_there_now(
 @posix
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_what_another_one_is_writing_is_left_alone(kind: str, tmp_path: Path) -> None:
-    """Two that fill one folder would leave half of each."""
+    """Two processes that fill one folder would mix their files."""
     path = tmp_path / "new"
 
     def filled(words: str) -> None:
@@ -99,7 +99,7 @@ def test_what_another_one_is_writing_is_left_alone(kind: str, tmp_path: Path) ->
 
 @posix
 def test_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
-    """So does /dev/null, in whose folder a privileged user may well write."""
+    """/dev/null stays a device too, even for a privileged user, who can write in its folder."""
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     durable.write_file(tmp_path / "pipe", "words")

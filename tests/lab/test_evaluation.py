@@ -1,4 +1,4 @@
-"""Scores of ranks, against loops in Python; samples, and whether their intervals cover what they should."""
+"""Scores of ranks against loops in Python, for networks and for a guess by word frequency."""
 
 import json
 import math
@@ -13,28 +13,14 @@ import torch
 from torch import Tensor
 
 import zloss
-from tests.lab.test_networks import COUNTS, build, every_head, small
+from tests.lab.evaluated_text import CLASSES, CONTEXT, EXAMPLES, KS, TEXT, expected, text
+from tests.lab.small_networks import COUNTS, build, every_head, small
 from zloss_lab import evaluation
 from zloss_lab.evaluation import Evaluation, constant_classifier, evaluate, evaluation_mode
 from zloss_lab.networks import NgramNetwork
 from zloss_lab.ngrams import NgramBatches
 
-CLASSES, CONTEXT, KS = 40, 3, (1, 3, 10)
-TEXT = torch.randint(CLASSES, (300,), generator=torch.Generator().manual_seed(1))
-EXAMPLES = 297
 SUMMED = 1e-12  # float64 sums of some hundred terms
-
-
-def text(device: torch.device | None = None, **options: Any) -> NgramBatches:
-    return NgramBatches(TEXT, context=CONTEXT, batch_size=20, device=device, **options)
-
-
-def expected(ranks: list[int], ks: tuple[int, ...] = KS) -> dict[str, float]:
-    scores = {f"top_{k}_error": sum(rank > k for rank in ranks) / len(ranks) for k in ks}
-    return scores | {
-        "mrr": sum(1 / rank for rank in ranks) / len(ranks),
-        "mean_rank": sum(ranks) / len(ranks),
-    }
 
 
 def assert_scores(result: Evaluation, wanted: dict[str, float], rel: float = SUMMED) -> None:
@@ -46,7 +32,7 @@ def assert_scores(result: Evaluation, wanted: dict[str, float], rel: float = SUM
 
 
 def alive(network: NgramNetwork, bias: float = 1.0) -> NgramNetwork:
-    """With hidden layers that are not zero, or with some that are."""
+    """Return the network with biases that make the hidden layers non-zero, or all zero."""
     for layer in network.layers:
         assert isinstance(layer, torch.nn.Linear)
         layer.bias.data.fill_(bias)
@@ -96,7 +82,9 @@ def test_it_agrees_with_the_metrics_of_the_library(head: str, device: torch.devi
         wanted["perplexity"] = network.head.perplexity(h, target)
     result = evaluate(network, text(device), ks=KS)
     assert (result.perplexity is not None) == network.head.is_likelihood
-    assert_scores(result, wanted, rel=1e-5)  # products of other batches are rounded otherwise
+    assert_scores(
+        result, wanted, rel=1e-5
+    )  # products of batches of another size are rounded differently
 
 
 def test_order_and_size_of_batches_do_not_matter() -> None:
@@ -123,7 +111,7 @@ def test_equal_scores_share_the_better_rank() -> None:
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_dead_network_does_not_win(bias: bool) -> None:
-    """Without a bias all its scores are equal, and every target would be the first; with one it predicts something."""
+    """Without a bias all scores are equal, and every target would have rank 1. With a bias it predicts something."""
     config = replace(small("dense"), head=zloss.HeadConfig(head="dense", options={"bias": bias}))
     network = alive(build(config), bias=-100.0)
     assert not network.hidden(torch.randint(CLASSES, (5, CONTEXT))).any()
@@ -193,75 +181,6 @@ def test_the_constant_classifier_on_the_sample_of_a_network() -> None:
     )
     targets = torch.cat([target for _, target in batches.sampled(50)])
     assert constant_classifier(COUNTS, batches, limit=50).mean_rank == (targets + 1).double().mean()
-
-
-# ---- samples ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_sample_is_the_same_every_time_and_says_so() -> None:
-    network, batches = build(small()), text()
-    result = evaluate(network, batches, limit=60)
-    assert (result.examples, result.population) == (60, EXAMPLES)
-    assert evaluate(network, batches, limit=60) == result
-    assert evaluate(network, batches.sampled(60)) == result
-    batches.start(4)
-    assert evaluate(network, batches, limit=60) == result
-    assert evaluate(network, batches, limit=EXAMPLES).half_widths is None
-
-
-def test_half_widths_are_their_definition() -> None:
-    ranks, population = [1, 2, 2, 5, 40, 7, 1, 1], 20
-    log_prob = [-0.1 * rank for rank in ranks]
-    result = Evaluation.of_ranks(
-        torch.tensor(ranks), log_prob=torch.tensor(log_prob), population=population, ks=KS
-    )
-
-    def half_width(values: list[float]) -> float:
-        return (
-            1.96
-            * statistics.stdev(values)
-            * math.sqrt((1 - len(values) / population) / len(values))
-        )
-
-    assert result.half_widths is not None
-    perplexity = math.exp(-statistics.fmean(log_prob))
-    wanted = {f"top_{k}_error": half_width([float(rank > k) for rank in ranks]) for k in KS}
-    wanted |= {
-        "mrr": half_width([1 / rank for rank in ranks]),
-        "mean_rank": half_width([*map(float, ranks)]),
-    }
-    wanted["perplexity"] = perplexity * half_width([-value for value in log_prob])
-    record = result.to_record()
-    # 1.96 has three digits, and the log-probabilities are float32.
-    assert {name: record[f"{name}_half_width"] for name in wanted} == pytest.approx(
-        wanted, rel=1e-4
-    )
-    assert result.perplexity == pytest.approx(perplexity, rel=1e-6)
-
-
-def test_intervals_cover_what_they_should() -> None:
-    """Ranks like those of words: most are small, some huge."""
-    generator = torch.Generator().manual_seed(0)
-    size, sample, repetitions = 5000, 500, 400
-    log_prob = -8 * torch.rand(size, generator=generator, dtype=torch.float64)
-    ranks = (-log_prob).exp().long()
-    truth = Evaluation.of_ranks(ranks, log_prob=log_prob, ks=KS).to_record()
-    covered = dict.fromkeys([*expected([1]), "perplexity"], 0)
-    for _ in range(repetitions):
-        drawn = torch.randperm(size, generator=generator)[:sample]
-        result = Evaluation.of_ranks(
-            ranks[drawn], log_prob=log_prob[drawn], population=size, ks=KS
-        ).to_record()
-        for name in covered:
-            covered[name] += abs(result[name] - truth[name]) <= result[f"{name}_half_width"]
-    # 95 %, give or take four standard deviations of 400 repetitions, and the normal approximation.
-    assert all(0.90 < count / repetitions < 0.99 for count in covered.values()), covered
-
-
-def test_one_example_says_nothing_about_the_others() -> None:
-    result = evaluate(build(small()), text(), limit=1)
-    assert result.half_widths is not None
-    assert result.half_widths.mean_rank == math.inf
 
 
 def test_a_cpu_takes_a_sample_where_all_would_take_long(monkeypatch: pytest.MonkeyPatch) -> None:

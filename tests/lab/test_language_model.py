@@ -37,7 +37,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_part_has_its_records(corpus: Path, tmp_path: Path, device: torch.device) -> None:
     output = tmp_path / "records.jsonl"
-    for part in ("fil8", "speed", "ptb", "speed"):  # the second time instead of the first
+    for part in ("fil8", "speed", "ptb", "speed"):  # on the second call
         run(part, corpus, plan=PLAN, device=device.type, runs=tmp_path / "runs", output=output)
     records = read_records(output)
     told = [(record["part"], record["what"], record["head"]) for record in records]

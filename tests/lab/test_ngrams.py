@@ -1,4 +1,4 @@
-"""Contexts and targets: their definition by loops over the text, and the order in which they come."""
+"""Contexts and targets of n-grams: their definition by loops over the text, and wrong settings."""
 
 import re
 from pathlib import Path
@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.gpu import no_synchronisation
-from zloss_lab.ngrams import NgramBatch, NgramBatches, Ngrams
+from tests.lab.numbered_ngrams import numbered, pairs
+from zloss_lab.ngrams import NgramBatches, Ngrams
 
 BOUNDARY, PADDING = 0, 9
 
@@ -27,26 +27,6 @@ def by_sentence(tokens: list[int], n: int) -> list[tuple[list[int], int]]:
         examples.append((context[-n:], token))
         sentence = [] if token == BOUNDARY else [*sentence, token]
     return examples
-
-
-def pairs(batch: NgramBatch) -> list[tuple[list[int], int]]:
-    context, target = batch
-    assert context.dtype == target.dtype == torch.int64
-    return list(zip(context.tolist(), target.tolist(), strict=True))
-
-
-def numbered(size: int = 103, **options: Any) -> NgramBatches:
-    """A text in which every target says which example it belongs to: target = number of the example + 3."""
-    return NgramBatches(torch.arange(size), context=3, **({"batch_size": 10} | options))
-
-
-def numbers(batch: NgramBatch) -> list[int]:
-    found: list[int] = (batch[1] - 3).tolist()
-    return found
-
-
-def all_numbers(batches: NgramBatches) -> list[int]:
-    return [number for batch in batches for number in numbers(batch)]
 
 
 # ---- what is in an example -------------------------------------------------------------------------------------------
@@ -102,7 +82,7 @@ def test_padding_may_be_the_boundary() -> None:
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.int32, np.int64, np.uint64])
 @pytest.mark.parametrize("mode", ["running", "sentence"])
 def test_every_id_of_every_type(dtype: Any, mode: Any, device: torch.device) -> None:
-    """Those above 32,767 too, which torch would read as negative."""
+    """Ids above 32,767 are tested too, which torch would read as negative."""
     most = min(np.iinfo(dtype).max, 2**32 - 1)
     tokens = np.array([0, 1, most // 2, most // 2 + 1, most - 1, most], dtype=dtype)
     options: Any = {
@@ -128,127 +108,6 @@ def test_a_memory_mapped_file_is_not_copied(tmp_path: Path) -> None:
     in_order = batches.sampled(batches.population)
     assert in_order.ngrams.tokens.data_ptr() == tokens.ctypes.data
     assert pairs(in_order.at(0)) == running(list(range(6)), 2)
-
-
-# ---- in which order --------------------------------------------------------------------------------------------------
-
-
-def test_an_epoch_is_all_examples_but_the_last_few(device: torch.device) -> None:
-    batches = numbered(device=device)
-    assert (batches.examples, batches.population, len(batches)) == (100, 100, 10)
-    assert sorted(all_numbers(batches)) == list(range(100))
-    batches = numbered(size=110, device=device)
-    seen = all_numbers(batches)
-    assert (batches.examples, len(seen), len(set(seen))) == (107, 100, 100)
-
-
-def test_others_are_left_over_every_time() -> None:
-    batches = numbered(size=110)
-    left_over = []
-    for epoch in range(5):
-        batches.start(epoch)
-        left_over.append(tuple(set(range(107)) - set(all_numbers(batches))))
-    assert len(set(left_over)) == 5
-
-
-@given(seed=st.integers(0, 2**32), epoch=st.integers(0, 50), index=st.integers(0, 9))
-@settings(deadline=None, max_examples=50)
-def test_a_batch_is_a_pure_function_of_seed_epoch_and_index(
-    seed: int, epoch: int, index: int
-) -> None:
-    """So that a run goes on at any batch, whatever this one was asked before."""
-    used = numbered(seed=seed)
-    for other_epoch, other_index in ((0, 3), (epoch + 1, 0), (epoch, 9)):
-        used.batch(other_epoch, other_index)
-    assert pairs(used.batch(epoch, index)) == pairs(numbered(seed=seed).batch(epoch, index))
-
-
-def test_seeds_and_epochs_make_different_orders() -> None:
-    orders = {
-        tuple(numbers(numbered(seed=seed).batch(epoch, 0)))
-        for seed in range(5)
-        for epoch in range(5)
-    }
-    assert len(orders) == 25
-
-
-def test_the_index_may_be_a_tensor(device: torch.device) -> None:
-    batches = numbered(device=device)
-    batches.start(4)
-    for index in range(len(batches)):
-        assert pairs(batches.at(torch.tensor(index, device=device))) == pairs(
-            batches.batch(4, index)
-        )
-
-
-def test_in_the_order_of_the_text(device: torch.device) -> None:
-    for batches in (
-        numbered(shuffle=False, size=110, device=device),
-        numbered(size=110, device=device).sampled(107),
-    ):
-        assert (batches.examples, len(batches)) == (107, 11)
-        assert [len(target) for _, target in batches] == [10] * 10 + [7]
-        assert all_numbers(batches) == list(range(107))
-        assert numbers(batches.batch(5, 10)) == list(range(100, 107))
-    assert len(numbered().sampled(100, batch_size=33)) == 4
-
-
-def test_a_sample_is_fixed_and_without_repetition() -> None:
-    batches = numbered(seed=1)
-    sample = batches.sampled(35)
-    assert (sample.examples, sample.population, len(sample)) == (35, 100, 4)
-    drawn = all_numbers(sample)
-    assert (len(drawn), len(set(drawn))) == (35, 35)
-    assert drawn != sorted(drawn)
-    batches.start(3)
-    assert all_numbers(batches.sampled(35)) == drawn
-    assert all_numbers(numbered(seed=1, shuffle=False, sample=35)) == drawn
-    assert all_numbers(numbered(seed=2, shuffle=False, sample=35)) != drawn
-    assert numbers(sample.batch(8, 0)) == drawn[:10], "every epoch is the same"
-    assert all_numbers(sample.sampled(12)) == drawn[:12], "a smaller one is the beginning of it"
-
-
-def test_a_sample_of_all_is_the_text_in_order() -> None:
-    for size in (100, 10**6):
-        assert all_numbers(numbered().sampled(size)) == list(range(100))
-
-
-def test_what_is_derived_leaves_the_batches_alone() -> None:
-    batches = numbered()
-    batches.start(2)
-    before = pairs(batches.at(1))
-    batches.sampled(100).start(9)
-    batches.sampled(5, batch_size=2).start(9)
-    assert pairs(batches.at(1)) == before
-    assert (batches.batch_size, batches.shuffle, batches.examples) == (10, True, 100)
-
-
-# ---- on a GPU --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mode", ["running", "sentence"])
-def test_batches_are_made_without_waiting_for_the_device(mode: Any, cuda: torch.device) -> None:
-    batches = numbered(mode=mode, boundary=50, padding=0, device=cuda)
-    index = torch.tensor(1, device=cuda)
-    with no_synchronisation():
-        on_device, from_host = batches.at(index), batches.batch(0, 1)
-    on_cpu = numbered(mode=mode, boundary=50, padding=0).batch(0, 1)
-    assert pairs(on_device) == pairs(from_host) == pairs(on_cpu)
-
-
-def test_a_graph_goes_through_all_batches_of_all_epochs(cuda: torch.device) -> None:
-    batches, index = numbered(device=cuda), torch.zeros((), dtype=torch.int64, device=cuda)
-    batches.at(index)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = batches.at(index)
-        index += 1
-    for epoch in range(2):
-        batches.start(epoch)
-        index.zero_()
-        for number in range(len(batches)):
-            graph.replay()
-            assert pairs(captured) == pairs(numbered().batch(epoch, number))
 
 
 # ---- bad input -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Shuffling without a list: a bijection for every size, and one that looks random."""
+"""The shuffling permutation: a bijection for every size, which looks random."""
 
 import math
 import re
@@ -24,7 +24,7 @@ def order(
 
 
 def by_walking(shuffled: Permutation) -> list[int]:
-    """The definition: two digits through the rounds, and again while the result is too large."""
+    """The definition by loops: the rounds of the network, repeated while the result is too large."""
     tables = shuffled._digits.tolist()
     base = len(tables[0])
 
@@ -65,7 +65,7 @@ def test_small_sizes_and_those_around_squares() -> None:
 
 
 def test_the_order_is_the_same_for_ever_and_everywhere(device: torch.device) -> None:
-    """A run that is resumed with a newer version of everything goes on in the same order."""
+    """A run keeps its order of examples with later versions of all packages."""
     assert order(12, seed=3, epoch=2, device=device) == [2, 6, 5, 4, 7, 0, 11, 10, 9, 1, 8, 3]
     assert order(9, seed=2**40, device=device) == [5, 0, 8, 2, 7, 1, 4, 6, 3]
 
@@ -96,7 +96,9 @@ def test_a_billion_elements_take_little_memory() -> None:
     size = 1_000_000_007
     shuffled = Permutation(size, seed=0)
     held = sum(value.numel() for value in vars(shuffled).values() if isinstance(value, Tensor))
-    assert held < 6 * math.sqrt(size) + 6  # four tables of digits, and fewer than 2 a returns
+    assert (
+        held < 6 * math.sqrt(size) + 6
+    )  # four tables of digits, and fewer than 2 a entries for repeated walks
     images = shuffled(torch.arange(100_000))
     assert images.unique().numel() == 100_000
     assert images.min() >= 0
@@ -105,14 +107,14 @@ def test_a_billion_elements_take_little_memory() -> None:
 
 # ---- does it look random? Bounds at five standard deviations, seeds fixed. -------------------------------------------
 
-BASE = 320  # of the digits: a multiple of the number of bins, so that all are equally full
+BASE = 320  # a base that is a multiple of the number of bins, so that all bins are equally full
 BINS = 20
 SIZES = [BASE**2, BASE**2 - 500, (BASE - 1) ** 2 + 1]
 every_size = pytest.mark.parametrize("size", SIZES)
 
 
 def chi_square(rows: Tensor, columns: Tensor) -> float:
-    """How far the table of these pairs is from independence, in standard deviations; both in [0, 1)."""
+    """Return the distance of a table of pairs in [0, 1) from independence, in standard deviations."""
     cells = (rows * BINS).long() * BINS + (columns * BINS).long()
     counts = cells.bincount(minlength=BINS**2).double()
     expected = len(cells) / BINS**2
@@ -132,7 +134,7 @@ def test_neighbours_are_strangers(size: int, lag: int) -> None:
 
 
 def dependence(images: Tensor) -> list[float]:
-    """Of places on positions, whole and digit by digit, where a Feistel network of too few rounds shows."""
+    """Test numbers and digits of elements against positions: too few rounds of a Feistel network would show there."""
     size, positions = len(images), torch.arange(len(images))
     wholes = [(positions / size, images / size)]
     digits = [
@@ -166,7 +168,7 @@ def test_anything_may_come_first() -> None:
         first.append(shuffled(torch.tensor(0)).item())
     counts = torch.tensor(first).bincount(minlength=size).double()
     expected = epochs / size
-    # Tables of four digits are few, so this is not quite uniform: within a quarter.
+    # There are few tables of four digits, so the counts are not quite uniform: the tolerance is a quarter.
     assert ((counts - expected).abs() < expected / 4).all()
 
 

@@ -57,7 +57,7 @@ def test_provenance_tells_hardware_versions_and_commit(monkeypatch: pytest.Monke
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with one commit, in which the module of the records lies."""
+    """Return a repository with one commit that contains the module of the records."""
     if shutil.which("git") is None:
         pytest.skip("needs git")
     own = tmp_path / "lab" / "src" / "zloss_lab" / "records.py"
@@ -70,7 +70,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / ".gitignore").write_text(".venv\n")
     for name in [
         name for name in os.environ if name.startswith(("GIT_", "ZLOSS_"))
-    ]:  # a hook has the first
+    ]:  # a git hook sets variables that start with GIT_
         monkeypatch.delenv(name)
     monkeypatch.setattr(records, "__file__", str(own))
     author = ("-c", "user.name=a", "-c", "user.email=a@b.c")
@@ -97,7 +97,7 @@ def commit() -> str:
     ],
 )
 def test_a_commit_tells_what_has_changed(changed: str, is_told: bool, checkout: Path) -> None:
-    """New modules too; but records may change, and whatever else lies around."""
+    """New modules count as changes. Records and other untracked files do not."""
     unchanged = commit()
     assert set(unchanged) <= set("0123456789abcdef")
     (checkout / changed).write_text("2\n")

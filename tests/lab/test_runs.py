@@ -1,4 +1,4 @@
-"""The folder of a run: complete or not there, whatever happens while it is written."""
+"""The folder of a run: its files are complete or absent, whatever happens while they are written."""
 
 import errno
 import json
@@ -47,7 +47,7 @@ def test_metrics_are_cut_off_where_a_run_resumes(run: Run) -> None:
     for step in range(5):
         run.log({"kind": "training", "step": step, "epoch": 0.5})
     with (run.folder / "metrics.jsonl").open("a") as file:
-        file.write('{"kind": "training", "st')  # killed while it wrote
+        file.write('{"kind": "training", "st')  # killed while it wrote the line
     assert [record["step"] for record in run.metrics()] == [0, 1, 2, 3, 4]
     run.forget_after(2)
     run.log({"kind": "training", "step": 3, "epoch": 0.5})
@@ -78,7 +78,7 @@ FULL_DISK = {
 
 @pytest.mark.parametrize("by", FULL_DISK)
 def test_a_full_disk_loses_nothing(by: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both errors as they were seen on a disk that was full."""
+    """Both errors were copied from a disk that was full."""
     run.save(checkpoint(10), keep=2)
     monkeypatch.setattr(runs, "save_file", raising(FULL_DISK[by]))
     message = "step 20 of .*run could not be written, the disk is full; the checkpoint of step 10 is there, resume"
@@ -162,7 +162,7 @@ def test_mistakes(run: Run, tmp_path: Path) -> None:
 
 
 def test_killed_before_there_was_a_config(tmp_path: Path) -> None:
-    """The folder is no run, and nothing in it keeps another one from beginning there."""
+    """The folder is not a run, and a new run can begin there."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".partial-config.json").write_text("{")
     run = Run(tmp_path / "run").create({"seed": 1})
@@ -211,7 +211,7 @@ def test_a_file_is_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_an_error_names_the_file_that_was_to_be_written(tmp_path: Path) -> None:
-    """Not the one beside it, of which nobody knows."""
+    """The error names this file, and not the temporary file beside it."""
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError, match="directory") as caught:
         durable.write_file(tmp_path / "folder", "text")
@@ -219,7 +219,7 @@ def test_an_error_names_the_file_that_was_to_be_written(tmp_path: Path) -> None:
 
 
 def test_all_of_a_new_folder_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folders in it too, which have the names of their files; then the one around it, which has its name."""
+    """The folders inside are synced too, because they hold the names of files; then the folder around it."""
     synced: list[int] = []
     monkeypatch.setattr("os.fsync", lambda handle: synced.append(os.fstat(handle).st_ino))
     with durable.new_folder(tmp_path / "new") as folder:

@@ -1,4 +1,4 @@
-"""What command lines share: numbers that make sense, and ends without a traceback."""
+"""Shared parts of command lines: lists of numbers, and ends without a traceback."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""What preparation means, in a few slow lines: the judge of the fast ones."""
+"""A slow definition of the preparation of a corpus, which the fast code is compared with."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -54,7 +54,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def sentences(words: Iterable[str], length: int = 5) -> str:
-    """The words in lines."""
+    """Return the words in lines."""
     all_words = list(words)
     lines = (
         " ".join(all_words[start : start + length]) for start in range(0, len(all_words), length)

@@ -1,4 +1,4 @@
-"""A web server of this process, which misbehaves as it is told."""
+"""A web server in this process, which misbehaves in ways that a test chooses."""
 
 import re
 import threading
@@ -16,13 +16,13 @@ class Site:
     files: dict[str, bytes] = field(default_factory=dict)
     cuts: list[int] = field(
         default_factory=list
-    )  # bytes after which the next connections break, one each
+    )  # the number of bytes after which each of the next connections breaks
     tells_length: bool = True
     chunked: bool = False
     gives_parts: bool = True
     requests: list[tuple[str, str | None]] = field(
         default_factory=list
-    )  # paths and ranges that were asked for
+    )  # paths and ranges of the requests
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def served() -> Iterator[Site]:
             self.close_connection = True
 
         def log_message(self, format: str, *args: object) -> None:
-            """Not on the screen of a test."""
+            """Print nothing on the screen of a test."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         site = Site(f"http://127.0.0.1:{server.server_port}")

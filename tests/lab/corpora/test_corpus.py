@@ -1,4 +1,4 @@
-"""Opening a prepared corpus: what it gives, and what it notices."""
+"""Opening a prepared corpus: its content, and the damage that is noticed."""
 
 import json
 from pathlib import Path

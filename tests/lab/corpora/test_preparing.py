@@ -1,14 +1,9 @@
-"""Preparation against its slow definition; twice, interrupted, without room, with wrong options."""
+"""Preparation against its slow definition: once, twice, with wrong options, and with progress."""
 
-import errno
 import gzip
 import json
 import lzma
 import os
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,30 +24,13 @@ from tests.lab.corpora.definition import (
     words_of,
     write,
 )
+from tests.lab.corpora.interruptions import interrupt_at
+from tests.lab.corpora.small_texts import TRAIN
 from zloss_lab.corpora import Corpus, CorpusError, building, prepare, reading
-from zloss_lab.corpora.encoding import Encoder
-from zloss_lab.corpora.tokenizing import TextFormat
-
-TRAIN = "the cat sat on the mat\n\n the dog saw the cat \nno end"
-
-
-@pytest.fixture
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many blocks and many chunks from little text."""
-    monkeypatch.setattr(reading, "BLOCK_BYTES", 32)
-    monkeypatch.setattr(building, "_CHUNK_WORDS", 7)
 
 
 def state_of(folder: Path) -> dict[str, tuple[int, bytes]]:
     return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir()}
-
-
-def interrupt_at(stage: str) -> Any:
-    def progress(now: str, done: int, total: int) -> None:
-        if now == stage:
-            raise KeyboardInterrupt
-
-    return progress
 
 
 # ---- what comes out --------------------------------------------------------------------------------------------------
@@ -132,99 +110,6 @@ def test_many_words_take_wider_integers(tmp_path: Path) -> None:
     ) == list(range(2**16 + 1))
 
 
-# ---- splits ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("small_pieces")
-def test_splits_are_cut_at_the_end_of_a_line(tmp_path: Path) -> None:
-    text = sentences((f"w{i % 30}" for i in range(1000)), length=9)
-    corpus = prepare(
-        write(tmp_path, {"a.txt": text}) / "a.txt", tmp_path / "out", fractions=(0.2, 0.1)
-    )
-    words = {split: text_of(corpus, split) for split in corpus.splits}
-    assert [*words["train"], *words["valid"], *words["test"]] == words_of(text)
-    assert all(split[-1] == "<eos>" for split in words.values())
-    total = len(words_of(text))
-    assert 0 <= len(words["train"]) - 0.7 * total <= 10
-    assert 0 <= len(words["train"]) + len(words["valid"]) - 0.9 * total <= 10
-
-
-@pytest.mark.usefixtures("small_pieces")
-def test_a_desert_of_spaces_has_no_words(tmp_path: Path) -> None:
-    write(tmp_path, {"a.txt": "a" + " " * 500 + "\n" * 100 + " " * 300 + "b\n"})
-    corpus = prepare(tmp_path / "a.txt", tmp_path / "out", fractions=(0, 0))
-    assert text_of(corpus, "train") == ["a", "<eos>", "b", "<eos>"]
-    assert corpus.vocabulary.words == ["<eos>", "a", "b"]
-
-
-def test_text_without_lines_is_cut_anywhere(tmp_path: Path) -> None:
-    write(tmp_path, {"a.txt": " ".join(f"w{i % 30}" for i in range(1000))})
-    corpus = prepare(tmp_path / "a.txt", tmp_path / "out", lines=False)
-    assert [len(corpus.split(split)) for split in ("train", "valid", "test")] == [900, 50, 50]
-    assert (corpus.boundary, corpus.padding, corpus.unknown) == (None, None, None)
-    assert corpus.manifest["splits"]["train"]["lines"] is None
-
-
-def test_files_for_some_splits(tmp_path: Path) -> None:
-    write(tmp_path, {"a.txt": sentences(f"w{i % 30}" for i in range(600)), "v.txt": "w1 w99\n"})
-    corpus = prepare(
-        tmp_path / "a.txt", tmp_path / "out", valid=tmp_path / "v.txt", fractions=(0.5, 0.1)
-    )
-    assert text_of(corpus, "valid") == ["w1", "<unk>", "<eos>"]
-    assert len(corpus.split("test")) == 72
-    other = prepare(
-        tmp_path / "a.txt", tmp_path / "other", test=tmp_path / "v.txt", fractions=(0.1, 0.5)
-    )
-    assert other.splits == corpus.splits == ("train", "valid", "test")
-    assert (len(other.split("valid")), len(other.split("test"))) == (72, 3)
-
-
-def test_no_splits(tmp_path: Path) -> None:
-    corpus = prepare(
-        write(tmp_path, {"a.txt": TRAIN}) / "a.txt", tmp_path / "out", fractions=(0, 0)
-    )
-    assert corpus.splits == ("train",)
-
-
-def test_too_few_lines_to_cut(tmp_path: Path) -> None:
-    with pytest.raises(
-        CorpusError,
-        match=r"text of 3 words has too few lines to cut off valid and test: .*lines=False",
-    ):
-        prepare(write(tmp_path, {"a.txt": "one line"}) / "a.txt", tmp_path / "out")
-    assert names_in(tmp_path) == ["a.txt"]
-
-
-def test_a_folder_without_splits_is_one_text_in_the_order_of_names(tmp_path: Path) -> None:
-    write(
-        tmp_path / "in",
-        {"b.txt": "three\n", "a/z.txt": "one", "a.txt": "zero\n", ".hidden": "no", ".git/c": "no"},
-    )
-    corpus = prepare(tmp_path / "in", tmp_path / "out", fractions=(0, 0))
-    assert text_of(corpus, "train") == ["one", "<eos>", "zero", "<eos>", "three", "<eos>"]
-
-
-def test_a_folder_with_splits(tmp_path: Path) -> None:
-    write(
-        tmp_path / "in",
-        {
-            "x.train.1.txt": "a\n",
-            "x.train.2.txt": "b\n",
-            "x.valid.txt": "a\n",
-            "README.md": "not text",
-        },
-    )
-    corpus = prepare(tmp_path / "in", tmp_path / "out", fractions=(0, 0))
-    assert (corpus.splits, corpus.vocabulary.words) == (("train", "valid"), ["<eos>", "a", "b"])
-
-
-def test_plain_text(tmp_path: Path) -> None:
-    write(tmp_path, {"a.txt": "Mr. Speaker, we met. They left."})
-    corpus = prepare(tmp_path / "a.txt", tmp_path / "out", tokenizer="english", fractions=(0, 0))
-    assert " ".join(text_of(corpus, "train")) == "mr. speaker , we met . <eos> they left . <eos>"
-    assert corpus.encode("They MET.") == corpus.vocabulary.encode("they met .")
-
-
 # ---- again -----------------------------------------------------------------------------------------------------------
 
 
@@ -232,7 +117,7 @@ def test_preparing_twice_does_nothing(tmp_path: Path) -> None:
     path = write(tmp_path, {"a.txt": TRAIN * 30}) / "a.txt"
     before = state_of(prepare(path, tmp_path / "out").folder)
     assert state_of(prepare(path, tmp_path / "out", progress=interrupt_at("read")).folder) == before
-    os.utime(path, (1, 1))  # touched, not changed
+    os.utime(path, (1, 1))  # a new time, the same content
     assert state_of(prepare(path, tmp_path / "out", progress=interrupt_at("read")).folder) == before
 
 
@@ -271,128 +156,6 @@ def test_a_folder_that_is_no_corpus_is_left_alone(tmp_path: Path) -> None:
     assert names_in(tmp_path / "out") == ["thesis.txt"]
     (tmp_path / "empty").mkdir()
     assert prepare(path, tmp_path / "empty").splits == ("train", "valid", "test")
-
-
-# ---- interrupted -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("stage", "workers"), [("read", 0), ("read", 1), ("count", 0), ("write", 0)]
-)
-def test_interruption_leaves_nothing(stage: str, workers: int, tmp_path: Path) -> None:
-    path = write(tmp_path, {"a.txt": TRAIN * 30}) / "a.txt"
-    with pytest.raises(KeyboardInterrupt):
-        prepare(path, tmp_path / "made" / "out", workers=workers, progress=interrupt_at(stage))
-    assert names_in(tmp_path) == ["a.txt"]
-
-
-PREPARE_AND_WAIT = """
-import multiprocessing, signal, sys, time
-from zloss_lab.corpora import prepare
-
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has it ignored
-
-def wait(stage, done, total):
-    if multiprocessing.active_children():
-        print(multiprocessing.active_children()[0].pid, flush=True)
-        time.sleep(60)
-
-if __name__ == "__main__":
-    prepare(sys.argv[1], sys.argv[2], workers=1, progress=wait)
-"""
-
-
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
-def test_a_process_that_is_ended(sent: signal.Signals, tmp_path: Path) -> None:
-    """Its worker ends with it; after Ctrl-C nothing is left, after a kill nothing that the next run does not remove."""
-    path = (
-        write(
-            tmp_path,
-            {
-                "in/a.txt": sentences(f"w{i % 99}" for i in range(4 * 10**5)),
-                "wait.py": PREPARE_AND_WAIT,
-            },
-        )
-        / "in"
-    )
-    command = [sys.executable, str(tmp_path / "wait.py"), str(path), str(tmp_path / "made" / "out")]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        assert process.stdout is not None
-        worker = int(process.stdout.readline())
-        assert len(names_in(tmp_path / "made")) == 1
-        process.send_signal(sent)
-    assert process.returncode == -sent
-    wait_for_the_end_of(worker)
-    assert (tmp_path / "made").exists() == (sent == signal.SIGKILL)
-    prepare(path, tmp_path / "made" / "out")
-    assert names_in(tmp_path / "made") == ["out"]
-
-
-def wait_for_the_end_of(process: int) -> None:
-    for _ in range(300):
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.1)
-    pytest.fail(f"process {process} is still there")
-
-
-def test_a_worker_that_dies(tmp_path: Path) -> None:
-    text = TRAIN * 30
-
-    class Deadly(str):
-        """A tokeniser's name that ends the process that reads it."""
-
-        def __reduce__(self) -> Any:
-            return os._exit, (3,)
-
-    path = write(tmp_path, {"a.txt": text}) / "a.txt"
-    encoder = Encoder(TextFormat(), workers=1)
-    object.__setattr__(encoder.text, "boundary", Deadly("<eos>"))
-    with (
-        pytest.raises(
-            CorpusError, match=r"a worker process ended unexpectedly: .*Try fewer workers"
-        ),
-        encoder,
-    ):
-        list(encoder.encode(reading.SourceFile(path).blocks(lambda _: None)))
-
-
-def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path, {"a.txt": TRAIN * 30}) / "a.txt"
-
-    def full(*_: object) -> str:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(building, "_write_split", full)
-    with pytest.raises(CorpusError, match=r"the disk of .*out is full\. Nothing was left there"):
-        prepare(path, tmp_path / "out")
-    assert names_in(tmp_path) == ["a.txt"]
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
-def test_a_disk_that_is_really_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path, {"a.txt": TRAIN * 30}) / "a.txt"
-    monkeypatch.setattr(building, "_NUMBERS", "/dev/full")
-    with pytest.raises(CorpusError, match=r"the disk of .*out is full"):
-        prepare(path, tmp_path / "out")
-    assert names_in(tmp_path) == ["a.txt"]
-
-
-def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
-    path = write(tmp_path, {"a.txt": TRAIN * 30}) / "a.txt"
-    with pytest.raises(
-        CorpusError, match=r"cannot write the corpus .*a.txt/out: the file .*a.txt is in the way"
-    ):
-        prepare(path, path / "out")
-    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(CorpusError, match=r"cannot write the corpus .*link/out: "):
-        prepare(path, tmp_path / "link" / "out")
-    assert names_in(tmp_path) == ["a.txt", "link"]
 
 
 # ---- wrong input -----------------------------------------------------------------------------------------------------

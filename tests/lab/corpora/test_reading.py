@@ -1,4 +1,4 @@
-"""Blocks of text: whole words, all of them, from any kind of file; what is no text is refused with its place."""
+"""Blocks of text: they have all words, uncut, from any kind of file. Other bytes are refused with their position."""
 
 import gzip
 import hashlib
@@ -154,7 +154,7 @@ def test_an_error_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_zst_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("compression.zstd", "zstandard"):
-        monkeypatch.setitem(sys.modules, module, None)  # Python's way to say: not there
+        monkeypatch.setitem(sys.modules, module, None)  # None makes the import fail
     path = tmp_path / "a.txt.zst"
     path.write_bytes(b"\x28\xb5\x2f\xfd")
     refuse(path, "to read .zst files, install zstandard")
@@ -162,7 +162,7 @@ def test_zst_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def zstandard(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The package, which Python 3.14 need not have."""
+    """Return the package zstandard, which Python 3.14 does not need."""
     module = pytest.importorskip("zstandard", reason="zstandard is not installed")
     monkeypatch.setitem(sys.modules, "compression.zstd", None)
     return module
@@ -175,7 +175,7 @@ def frames(zstandard: Any, *texts: bytes) -> bytes:
 def test_zst_with_many_frames(
     tmp_path: Path, zstandard: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `zstd` writes it, as pzstd does, and as `cat a.zst b.zst` gives it; read in the smallest of pieces."""
+    """Files of `zstd`, of `pzstd` and of `cat a.zst b.zst`, read in tiny pieces."""
     text = TEXT.encode()
     path = tmp_path / "a.txt.zst"
     path.write_bytes(frames(zstandard, text[:333], b"", text[333:334], text[334:]))

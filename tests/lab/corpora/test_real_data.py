@@ -1,4 +1,4 @@
-"""The real corpora give the published counts, where ZLOSS_DATA names a folder that has them."""
+"""The real corpora have the published counts. The variable ZLOSS_DATA names a folder with their files."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ LONG = ("epd48", "wikitext-103", "lm1b")
 
 
 def source_of(name: str, downloads: Path) -> Path | None:
-    """Where it is, or skip; None for an installed package."""
+    """Return the folder of a corpus, or skip; None for an installed package."""
     if DATA is None and CATALOGUE[name].package is None:
         pytest.skip("ZLOSS_DATA names no folder with corpora")
     source = None if CATALOGUE[name].package else Path(str(DATA))

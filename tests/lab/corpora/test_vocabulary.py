@@ -1,4 +1,4 @@
-"""Vocabularies: order, counts, unknown words, files; and which words are chosen."""
+"""Vocabularies: order, counts, unknown words, files, and the choice of words."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def tally(words: dict[bytes, tuple[int, int]] = WORDS) -> Tally:
 
 
 def chosen(**options: object) -> dict[str, int]:
-    """Words and counts; checks on the way that every word of the tally got the class of its own or the unknown one."""
+    """Return words and counts, after a check that every word got its own class or the unknown class."""
     choice = WordChoice(required=frozenset({b"<eos>"}), unknown=b"<unk>", **options)  # type: ignore[arg-type]
     vocabulary, classes = choose(tally(), choice)
     for word, index in zip(WORDS, classes, strict=True):

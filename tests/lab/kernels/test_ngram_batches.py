@@ -15,7 +15,7 @@ every_mode = pytest.mark.parametrize("mode", ["running", "sentence"])
 
 
 def check(tokens: Any, indices: list[int] | None = None, **options: Any) -> None:
-    """The kernel makes the same batches, be its index a number or on the device."""
+    """The kernel makes the same batches, for an index that is a number or a tensor on the device."""
     device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
     batches, expected = (
         NgramBatches(tokens, device=device, **options),
@@ -36,7 +36,7 @@ def check(tokens: Any, indices: list[int] | None = None, **options: Any) -> None
 
 @every_mode
 @pytest.mark.parametrize("shuffle", [True, False])
-# In running text 20 and 25 examples, in digits of base 5: 5 of its numbers stand for no example, and none.
+# Running text has 20 and 25 examples. In base 5 two digits have 25 numbers: 5 of them or none are unused.
 @pytest.mark.parametrize("size", [23, 28])
 def test_all_batches_of_a_text(mode: Any, shuffle: bool, size: int) -> None:
     tokens = torch.randint(4, (size,))
@@ -79,7 +79,7 @@ def test_tokens_with_gaps_between_them() -> None:
 
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_texts_of_more_than_32_bits(shuffle: bool) -> None:
-    tokens = np.zeros(2**31 + 100, dtype=np.uint8)  # memory that is never touched
+    tokens = np.zeros(2**31 + 100, dtype=np.uint8)  # virtual memory that is never touched
     options: Any = {"context": 2, "batch_size": 5, "shuffle": shuffle}
     batches = NgramBatches(tokens, **options)
     last = len(batches) - 1

@@ -21,8 +21,8 @@ def test_it_is_its_definition(
     expected = grad.masked_fill(y <= 0, 0)
     assert masked.dtype == total.dtype == dtype
     assert torch.equal(masked, expected)
-    # `rows` additions in any order, each of which rounds a number no larger than the sum of all sizes, and once more to
-    # a shorter format, where Triton's interpreter cuts off.
+    # There are `rows` additions in any order. Each rounds a number that is no larger than the sum of all sizes. The
+    # result is rounded once more to a shorter format, where Triton's interpreter cuts off.
     exact, sizes = expected.double().sum(0), expected.double().abs().sum(0)
     tolerance = 1.01 * rows * torch.finfo(torch.promote_types(dtype, torch.float32)).eps * sizes
     assert (
@@ -31,7 +31,7 @@ def test_it_is_its_definition(
 
 
 def test_rows_need_not_stand_one_after_another(kernel_device: torch.device) -> None:
-    """The gradient of a sum comes as one number, expanded."""
+    """The gradient of a sum is one number, expanded."""
     grad = torch.ones((), device=kernel_device).expand(3, 4)
     y = torch.tensor([[1.0, 0.0, 2.0, 0.0]] * 6, device=kernel_device)[::2]
     masked, total = kernels.load("rectified").grad_through_relu(grad, y)

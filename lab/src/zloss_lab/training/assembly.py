@@ -43,7 +43,7 @@ def open_corpus(config: Experiment, run: Run) -> Corpus:
         if not noted.exists():
             raise
         raise MissingCorpusError(
-            f"{error}, or change `corpus` in {noted} if it has moved"
+            f"{error}, or change `corpus` in {noted} where it has moved"
         ) from error
 
 

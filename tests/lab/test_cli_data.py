@@ -1,0 +1,68 @@
+"""The command `zloss data prepare`: options, other versions, names of files and compressed text."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.lab.command_line import NO_UTF_8, SETTINGS, zloss
+from tests.lab.pets import SENTENCES, pets_text
+from zloss_lab.corpora import Corpus
+from zloss_lab.corpora.catalogue import SPLITS
+
+
+def test_options_of_preparation(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"w{number % 50} w{number}\n" for number in range(200)))
+
+    def prepared(name: str, *options: object) -> Corpus:
+        assert zloss("data", "prepare", text, "--to", tmp_path / name, *options) == 0
+        return Corpus.open(tmp_path / name)
+
+    assert [len(prepared("cut", "--fractions", 0.2, 0.1).split(split)) for split in SPLITS] == [
+        420,
+        120,
+        60,
+    ]
+    assert prepared("whole", "--fractions", 0, 0).splits == ("train",)
+    assert prepared("train", "--no-whole-vocabulary").unknown is not None
+    everything = prepared("all", "--whole-vocabulary")
+    assert (everything.unknown, len(everything.vocabulary)) == (None, 201)
+
+
+def test_files_of_another_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for split in SPLITS:
+        (tmp_path / f"ptb.{split}.txt").write_text("the company said\n" * 10)
+    command = ("data", "prepare", "ptb", "--from", tmp_path, "--to", tmp_path / "out")
+    assert zloss(*command) == 1
+    assert "ptb should have 929,589 words in its train split" in (error := capsys.readouterr().err)
+    assert "--no-check-counts" in error
+    assert zloss(*command, "--no-check-counts") == 0
+
+
+def test_names_of_files_need_not_be_utf_8(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, corpus, picture = (tmp_path / f"{NO_UTF_8}{ending}" for ending in (".txt", "", ".png"))
+    text.write_text(pets_text(400))
+    for _ in range(2):  # the second call finds the corpus
+        assert zloss("data", "prepare", text, "--to", corpus) == 0
+    assert zloss("data", "info", corpus, "--json") == 0
+    assert zloss("train", tmp_path / "new", "--corpus", corpus, *SETTINGS) == 0
+    run.rename(run.with_name(NO_UTF_8))
+    assert zloss("plot", run.parent, "--to", picture) == 0
+    assert picture.exists()
+    assert zloss("tune", "best", tmp_path / NO_UTF_8) == 1
+    assert "is not a study" in capsys.readouterr().err
+
+
+def test_text_in_zst(tmp_path: Path) -> None:
+    zstandard = pytest.importorskip("zstandard", reason="zstandard is not installed")
+    text = "\n".join(SENTENCES * 50).encode()
+    (tmp_path / "text.txt").write_bytes(text)
+    frames = (zstandard.ZstdCompressor().compress(part) for part in (text[:777], text[777:]))
+    (tmp_path / "text.txt.zst").write_bytes(b"".join(frames))
+    for ending in ("", ".zst"):
+        text_file = tmp_path / f"text.txt{ending}"
+        assert zloss("data", "prepare", text_file, "--to", tmp_path / f"out{ending}") == 0
+    plain, packed = (Corpus.open(tmp_path / name).manifest for name in ("out", "out.zst"))
+    assert (plain["splits"], plain["vocabulary"]) == (packed["splits"], packed["vocabulary"])
