@@ -13,8 +13,14 @@ from reproduction.running.large_texts.experiments import (
     DEFAULT_MODELS,
 )
 from tests.lab.command_line import zloss
+from tests.lab.corpora.catalogue_entries import (
+    HELD_OUT_SHARD,
+    LM1B,
+    TRAINING_SHARD,
+    enter,
+    offered,
+)
 from tests.lab.corpora.definition import write
-from tests.lab.corpora.test_catalogue import HELD_OUT_SHARD, LM1B, TRAINING_SHARD, enter, offered
 from tests.reproduction.running.command_line import reproduction, run, typed
 from tests.reproduction.running.small import MODEL, flags, lines, results, small_text
 from zloss_lab.corpora import CATALOGUE, Corpus
@@ -69,7 +75,7 @@ def test_the_hint_at_the_end_works(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What is said at the end must work when it is typed."""
+    """A user can copy it, even if the name of the folder has a space."""
     monkeypatch.chdir(tmp_path)
     asked = typed("table2 --budget 0.1 --models constant --seeds 1 --records 'of mine'")
     assert run(*asked, "--corpus", corpus, *MODEL) == 0
@@ -77,7 +83,7 @@ def test_the_hint_at_the_end_works(
     hint = "python -m reproduction report --records 'of mine'"
     assert f"all records are in of mine; see them with: {hint}\n" in said
     assert reproduction(*typed(hint)[3:]) == 0
-    assert reproduction("report", "--records", ".") == 1
+    assert reproduction("report", "--records", "nowhere") == 1
 
 
 def test_all_records_make_a_report(

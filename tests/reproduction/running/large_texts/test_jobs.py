@@ -19,7 +19,7 @@ from reproduction.running.large_texts.jobs import Done, Failed, Job, run_at_once
 from reproduction.running.large_texts.runs import reserved
 from reproduction.running.large_texts.training_bars import TrainingBars
 from reproduction.running.messages import Tell
-from tests.lab.corpora.test_preparing import wait_for_the_end_of
+from tests.lab.corpora.interruptions import wait_for_the_end_of
 from zloss_lab.durable import locked
 from zloss_lab.training import TrainingWatcher
 
