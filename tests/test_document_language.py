@@ -30,6 +30,7 @@ CHECKED = (
     "docs/speed.md",
     "docs/testing.md",
 )
+LONGEST_LINE = 120
 
 _GENERATED = re.compile(r"<!-- table: \w+ -->.*?<!-- end -->", re.DOTALL)
 _FORMULA_BLOCK = re.compile(r"^\$\$$.*?^\$\$$", re.DOTALL | re.MULTILINE)
@@ -45,8 +46,7 @@ _MARKUP = (
 
 def paragraphs(text: str) -> Iterator[tuple[int, str]]:
     """Yield each paragraph, list item and heading of a document as one line, with the number of its first line."""
-    for block in (_GENERATED, _FORMULA_BLOCK):
-        text = block.sub(lambda found: "\n" * found[0].count("\n"), text)
+    text = _without(_FORMULA_BLOCK, _without(_GENERATED, text))
     first, lines = 0, list[str]()
     is_in_list = False
     for number, line in [*parse(text)[1], (0, "")]:
@@ -62,6 +62,11 @@ def paragraphs(text: str) -> Iterator[tuple[int, str]]:
         if not lines:
             first = number
         lines.append(_ITEM.sub("", line, count=1).strip("# "))
+
+
+def _without(block: re.Pattern[str], text: str) -> str:
+    """Return a text with empty lines in place of some blocks."""
+    return block.sub(lambda found: "\n" * found[0].count("\n"), text)
 
 
 def plain(paragraph: str) -> str:
@@ -84,6 +89,14 @@ def document_faults(text: str) -> list[str]:
 def test_the_language_of_a_document_is_plain(name: str) -> None:
     faults = document_faults((ROOT / name).read_text(encoding="utf-8"))
     assert not faults, "\n" + "\n".join(f"{name}:{fault}" for fault in faults)
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_lines_of_a_document_fit_a_screen(name: str) -> None:
+    """Rows of tables are left out, because a row cannot be broken."""
+    text = _without(_GENERATED, (ROOT / name).read_text(encoding="utf-8"))
+    lines = [line for line in text.splitlines() if not line.startswith("|")]
+    assert [line for line in lines if len(line) > LONGEST_LINE] == []
 
 
 LONG = "Word " + "word " * 24 + "end."
