@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 DENSE = ENTRIES["dense"]
 
 
-@pytest.mark.filterwarnings("default")  # code of others warns of what it likes
+@pytest.mark.filterwarnings("default")  # other libraries may warn
 @pytest.mark.parametrize("is_full_rank", [False, True])
 @pytest.mark.parametrize("key", ENTRIES)
 def test_what_can_run_here_passes(key: str, is_full_rank: bool, device: torch.device) -> None:
@@ -103,7 +103,7 @@ def test_a_wrong_estimate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Replays:
-    """Stands for a captured step on a CPU. After three calls it forgets to look at its inputs if it is wrong."""
+    """A wrong stand-in for a captured step on a CPU: after three calls it ignores its new inputs."""
 
     made = 0
 
@@ -119,6 +119,8 @@ class Replays:
 
 
 class Captures(Replays):
+    """A right stand-in for a captured step on a CPU."""
+
     def __call__(self, *inputs: Tensor) -> Any:
         return self.function(*inputs)
 

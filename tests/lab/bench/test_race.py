@@ -94,15 +94,8 @@ def measured(path: Path, *cases: Case, repeats: int = 3, measures_memory: bool =
 
 def test_cases_take_turns(tmp_path: Path) -> None:
     measured(tmp_path, case("a"), case("b"))
-    assert log == [
-        "a",
-        "a",
-        "b",
-        "b",
-        *(["a", "b"] * 3),
-        "b closed",
-        "a closed",
-    ]  # two steps each to warm up
+    warm_up = ["a", "a", "b", "b"]
+    assert log == [*warm_up, *(["a", "b"] * 3), "b closed", "a closed"]
 
 
 def test_a_pacesetter_runs_in_every_heat_and_is_not_reported(tmp_path: Path) -> None:
@@ -227,4 +220,6 @@ def test_spread_and_ratio() -> None:
         [1.0, 100.0],
     )
     assert timing.time_statistics([2.0], burst=1)["time_ms_quartiles"] == [2.0, 2.0]
-    assert timing.ratio([2.0, 20.0, 2.0], [1.0, 10.0, 1.0, 7.0]) == 2.0  # a slow minute hits both
+    assert (
+        timing.ratio([2.0, 20.0, 2.0], [1.0, 10.0, 1.0, 7.0]) == 2.0
+    )  # a slow minute affects both

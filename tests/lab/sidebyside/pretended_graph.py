@@ -1,4 +1,4 @@
-"""CUDA graphs for tests without a GPU: what a captured stack reads anew at every replay, and what it does not."""
+"""A stand-in for CUDA graphs on a CPU, to test which tensors a captured stack reads anew at every replay."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,16 +13,15 @@ import zloss
 from tests.gpu import pretend_gpu
 from zloss_lab.sidebyside import SideBySide
 
-Operation = tuple[
-    Callable[..., Any], Sequence[Any], Mapping[str, Any], Any
-]  # with its arguments and what it gave
+# A function, its arguments and its result.
+Operation = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any], Any]
 
 
 class PretendedGraph:
-    """In place of the graph of a `CapturedStep`: repeats the operations of a step, each on the tensors it had first.
+    """A stand-in for the graph of a `CapturedStep`: it repeats the operations of a step on the same tensors.
 
-    As in a graph, nothing that Python does is repeated. A number of the host stays what it was, and whoever puts a new
-    tensor in the place of another is not heard of.
+    As in a graph, Python code is not repeated. Numbers of the host stay the same. A tensor that has replaced another
+    one is not used.
     """
 
     is_outdated = False
@@ -38,7 +37,7 @@ class PretendedGraph:
 
     @torch.no_grad()
     def replay(self, _inputs: Sequence[Tensor]) -> Tensor:
-        """Run the step; the first time it has run already, as a CPU records nothing that it does not do."""
+        """Run the step. The first time nothing is done, because the step has run while it was recorded."""
         for operation, arguments, options, result in () if self._is_new else self._operations:
             _put(operation(*arguments, **options), result)
         self._is_new = False
@@ -46,7 +45,7 @@ class PretendedGraph:
 
 
 class _Recorder(TorchDispatchMode):
-    """Notes the operations that it lets through."""
+    """A recorder of the operations of a step."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -65,14 +64,14 @@ class _Recorder(TorchDispatchMode):
 
 
 def _put(new: Any, place: Any) -> None:
-    """Where the operations that follow look for it; views, and what was changed in place, are there already."""
+    """Copy a new result to the tensor that later operations read, unless both share their memory."""
     for tensor, old in zip(tree_leaves(new), tree_leaves(place), strict=True):
         if tensor.data_ptr() != old.data_ptr():
             old.copy_(tensor)
 
 
 def pretend_captured_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have stacks on a CPU captured as they are on a GPU, the steps before it included."""
+    """Capture stacks on a CPU as on a GPU, with the eager steps before the capture."""
     pretend_gpu(monkeypatch)
     step_of = SideBySide._captured_step
 

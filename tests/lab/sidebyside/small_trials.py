@@ -3,9 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from zloss.heads import HeadConfig
 from zloss_lab.networks import NetworkConfig
+from zloss_lab.sidebyside import SideBySide
 from zloss_lab.training import Experiment, TrainingConfig
+
+HOPELESS = 1e30  # a learning rate
 
 
 def trial(
@@ -17,7 +23,7 @@ def trial(
     device: str = "cpu",
     **training: Any,
 ) -> Experiment:
-    """With options of the network and of the head as mappings; all others are those of training."""
+    """Return a small experiment. `network` and `head` are mappings; all other options are those of training."""
     defaults: dict[str, Any] = {
         "batch_size": 32,  # whole vectors: see the docstring of `zloss_lab.sidebyside.stacked_training`
         "steps": 60,
@@ -37,3 +43,17 @@ def trial(
         training=TrainingConfig(**defaults | training),
         device=device,
     )
+
+
+def weights_of(stack: SideBySide, number: int) -> list[Tensor]:
+    """Return the weights of a trial, given by its first place in the stack."""
+    row = stack.trials.index(number)
+    return [tensor[row] for tensor in stack.network.weights.tensors()]
+
+
+def assert_same_trial(stack: SideBySide, number: int, other: SideBySide, other_number: int) -> None:
+    """Assert that the weights and the validations of two trials are equal to the last bit."""
+    pairs = zip(weights_of(stack, number), weights_of(other, other_number), strict=True)
+    assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
+    ours, theirs = stack.outcomes[number], other.outcomes[other_number]
+    assert (ours.validations, ours.best) == (theirs.validations, theirs.best)

@@ -1,4 +1,4 @@
-"""Losses of a stack: value and gradient of every trial are those of the library's own loss under autograd."""
+"""The losses of a stack have the values and the gradients of the library's losses under autograd."""
 
 import math
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def spread(scale: float, shift: float = 0.0) -> Callable[[torch.device], Tensor]
 
 
 def flat(device: torch.device) -> Tensor:
-    """Rows without spread among others: constant ones, and one whose spread is rounding noise."""
+    """Return rows without spread among others: constant rows, and one with a spread of rounding noise."""
     logits = spread(1.0)(device)
     logits[:, 0], logits[:, 1] = 0.0, 3.7
     logits[:, 2] = 1e6
@@ -90,7 +90,7 @@ def test_loss_and_gradient_are_those_of_the_definition(
         leaf = logits[trial].clone().requires_grad_()
         expected = definition(name, trial)(leaf, target[trial])
         expected.sum().backward()
-        # Float64 throughout. Where the mean is 1000 deviations, sums of activations lose three digits to it.
+        # All numbers are float64. If the mean is 1000 deviations, sums of activations lose three digits.
         torch.testing.assert_close(loss[trial], expected.detach(), rtol=1e-10, atol=1e-12)
         assert leaf.grad is not None
         largest = leaf.grad.abs().max().item()
@@ -99,7 +99,7 @@ def test_loss_and_gradient_are_those_of_the_definition(
 
 @every_loss
 def test_float32_is_as_close_as_it_can_be(name: str, device: torch.device) -> None:
-    """What training runs in, against the same function in float64: a few roundings of numbers near 1."""
+    """Float32, as in training, differs from float64 by a few roundings of numbers near 1."""
     logits, target = spread(2.0)(device), targets(device)
     single = logits.float()
     loss = STACKED_LOSSES[name].of(single, target, **stacked(name, device, torch.float32))

@@ -1,4 +1,4 @@
-"""A stack of networks takes the steps that each of them would take alone, and ranks as they do."""
+"""A stack of networks takes the steps that each network would take alone, and ranks as each does."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +15,10 @@ from zloss_lab.evaluation import evaluate
 from zloss_lab.networks import NgramNetwork
 from zloss_lab.runs import Run
 from zloss_lab.sidebyside import SideBySide
-from zloss_lab.sidebyside.dropout import DropoutNumbers
-from zloss_lab.sidebyside.network import StackedNetwork
 from zloss_lab.sidebyside.stacked_ranking import evaluate_stack
-from zloss_lab.sidebyside.trial_settings import TrialSettings
-from zloss_lab.sidebyside.weights import StackedWeights
 from zloss_lab.training import Experiment, Trainer
 
-# What trials may differ in, but for dropout, whose random numbers are others than those of a network alone.
+# Differences between trials, without dropout: a network alone draws other random numbers for it than a stack.
 DIFFERENCES: list[dict[str, Any]] = [
     {"lr": 0.03, "seed": 3, "output_lr": 0.01, "network": {"output_scale": 0.3}},
     {"lr": 0.1, "seed": 4, "output_lr": 0.03, "network": {"embedding_scale": 0.5}},
@@ -50,13 +46,13 @@ def trials(corpus: Path, loss: str, device: torch.device, head: str = "dense") -
 
 
 def trainer_of(experiment: Experiment, tmp_path: Path) -> Trainer:
-    # Without a graph: these are leaps, that a captured step of the factored layer would refuse.
+    # No graph is captured: a captured step of the factored layer would refuse such large steps.
     experiment = replace(experiment, training=replace(experiment.training, graph=False))
     return Trainer(experiment, Run(tmp_path / "never written"), lambda _: None)
 
 
 def layers_of(network: NgramNetwork) -> list[Tensor]:
-    """As `StackedWeights.tensors`, of one trial."""
+    """Return the weights of a network in the order of `StackedWeights.tensors`."""
     if isinstance(network.head, zloss.DenseOutput):
         output = network.head.linear.weight
     else:
@@ -93,7 +89,7 @@ def test_a_stack_takes_the_steps_of_every_trial_alone(
     for _ in range(30):
         losses = stack.take_step()
         expected = torch.stack([trainer.take_step() for trainer in alone])
-        # Float32, sums in other orders; a step moves weights by up to 0.03 and repeats what errors there are.
+        # Float32 sums are in other orders. A step moves weights by up to 0.03, and keeps earlier errors.
         torch.testing.assert_close(losses, expected, rtol=1e-4, atol=1e-5)
     for row, trainer in enumerate(alone):
         weights = zip(
@@ -105,7 +101,7 @@ def test_a_stack_takes_the_steps_of_every_trial_alone(
         for ours, theirs, start in weights:
             moved = (theirs - start[row]).abs().max().item()
             assert moved > 1e-4, "not a test"
-            # Rectifiers that one has open and the other shut make more of that.
+            # The errors are larger if a ReLU is active in one network only.
             torch.testing.assert_close(ours[row], theirs.detach(), rtol=1e-3, atol=1e-3 * moved)
 
 
@@ -133,7 +129,7 @@ OVERFLOWING = [("softmax", 1e15), ("z_loss", 1e15), ("softmax", 1e25), ("taylor_
 def test_activations_that_overflow_do_not_win(
     loss: str, scale: float, corpus: Path, device: torch.device
 ) -> None:
-    """Infinity is not above all others, and what is not a number is not the first of its kind."""
+    """An infinite score of the target does not rank first, and neither does one that is not a number."""
     network = SideBySide(
         [trial(corpus, loss=loss, device=str(device), seed=seed) for seed in range(2)]
     ).network
@@ -151,7 +147,7 @@ def test_activations_that_overflow_do_not_win(
 
 
 def test_a_score_that_is_not_a_number_stands_above_the_others(corpus: Path) -> None:
-    """And below all of them where it is that of the target."""
+    """A score of the target that is not a number ranks below all others."""
     network = SideBySide([trial(corpus)]).network
     context, target = torch.randint(10, (200, 3)), torch.randint(5, (200,))
     ordinary = network.rank(context, target)
@@ -180,104 +176,18 @@ def test_evaluation_is_that_of_every_network_alone(
             if not name.startswith("perplexity")
         }
         assert result.perplexity is None
-        # The same ranks, whose reciprocals are added up in another order.
+        # The ranks are the same, but their reciprocals are added up in another order.
         assert result.to_record() == pytest.approx(record, rel=1e-12)
     assert len({result.mean_rank for result in results}) > 1, "not a test"
-
-
-# ---- dropout ---------------------------------------------------------------------------------------------------------
-
-
-def stacked_at(
-    corpus: Path, rates: list[float], device: torch.device
-) -> tuple[StackedNetwork, Tensor]:
-    """The same wide network, with another rate of dropout in each trial, and contexts."""
-    shape = {"hidden": (400, 300), "context": 3}
-    head = {"a": 0.1, "b": 10.0}
-    experiments = [
-        trial(corpus, head=head, network=shape | {"dropout": rate}, device=str(device))
-        for rate in rates
-    ]
-    torch.manual_seed(0)
-    network = NgramNetwork(experiments[0].network, 13, device=device)
-    weights = StackedWeights.of([network] * len(rates))
-    context = torch.randint(13, (100, 3), generator=torch.Generator().manual_seed(0)).to(device)
-    return StackedNetwork(
-        weights, TrialSettings.of(experiments, 13, device), loss="z_loss"
-    ), context
-
-
-def numbers_for(network: StackedNetwork, device: torch.device) -> list[Tensor]:
-    """Of trials with the same seed, for 100 examples."""
-    numbers = DropoutNumbers(
-        [1] * network.weights.trials, batch_size=100, widths=(400, 300), device=device
-    )
-    numbers.draw()
-    return numbers.of_layers()
-
-
-def test_dropout_has_the_rate_of_the_trial_and_keeps_the_mean(
-    corpus: Path, device: torch.device
-) -> None:
-    rates = [0.0, 0.2, 0.6]
-    network, context = stacked_at(corpus, rates, device)
-    rows = context + torch.arange(3, device=device)[:, None, None] * 13
-    _, plain, _ = network.activations(rows)
-    _, dropped, _ = network.activations(rows, numbers_for(network, device))
-    assert torch.equal(dropped[0], plain[0]), "at a rate of 0 nothing changes"
-    for number, rate in enumerate(rates):
-        positive = plain[number] > 0
-        share = (dropped[number][positive] == 0).double().mean().item()
-        # About 20,000 activations: a deviation of 0.0035 at most, and six of them.
-        assert share == pytest.approx(rate, abs=0.02)
-        kept = dropped[number] > 0
-        torch.testing.assert_close(dropped[number][kept], plain[number][kept] / (1 - rate))
-        # Ten deviations at the larger rate, where the mean has one of 1 %.
-        assert dropped[number].mean().item() == pytest.approx(plain[number].mean().item(), rel=0.1)
-    # Drawn from the same numbers: what is dropped at a lower rate is so at a higher one.
-    assert not ((dropped[2] > 0) & (dropped[1] == 0)).any()
-
-
-def test_steps_with_dropout_have_the_gradient_of_what_is_left(
-    corpus: Path, device: torch.device
-) -> None:
-    """Against autograd through the same masks, for the lower hidden layer, which has another one above it."""
-    network, context = stacked_at(corpus, [0.5, 0.3], device)
-    target = context.sum(1) % 13
-    stacked = context.expand(2, -1, -1), target.expand(2, -1)
-    before = network.weights.clone()
-    numbers = numbers_for(network, device)
-    network.learn(*stacked, numbers)
-    chances = [layer[0] for layer in numbers]
-    for row, rate in enumerate((0.5, 0.3)):
-        embedding, *hidden, output = (
-            tensor[row].clone().requires_grad_() for tensor in before.tensors()
-        )
-        h = embedding[context].flatten(1)
-        for weight, bias, chance in zip(hidden[::2], hidden[1::2], chances, strict=True):
-            h = torch.relu(h @ weight.T + bias) * (chance >= rate) / (1 - rate)
-        zloss.ZLoss(a=0.1, b=10)(h @ output.T, target).backward()
-        for ours, leaf, lr in zip(
-            network.weights.tensors(), (embedding, *hidden, output), [0.1] * 5 + [0.05], strict=True
-        ):
-            assert leaf.grad is not None
-            moved = lr * leaf.grad
-            # Differences of weights near 0.1, each rounded to 1e-8.
-            torch.testing.assert_close(
-                leaf - ours[row], moved, rtol=1e-3, atol=2e-8 + 1e-4 * moved.abs().max().item()
-            )
-
-
-# ---- on a GPU --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("precision", ["float32", "tf32"])
 def test_a_captured_stack_is_one_that_is_not(
     precision: str, corpus: Path, cuda: torch.device
 ) -> None:
-    """Dropout included: a captured step sees the random numbers that were drawn for it.
+    """With dropout too, a captured step sees the random numbers that were drawn for it.
 
-    By the softmax: the Z-loss may make much of the last bit, see `SAME` in `test_training.py`.
+    The loss is the softmax, because the Z-loss may amplify the last bit: see `SAME` in `test_captured_stack.py`.
     """
     stacks = []
     for graph in (False, True):
@@ -296,9 +206,9 @@ def test_a_captured_stack_is_one_that_is_not(
         losses = torch.stack([stack.take_step().clone() for _ in range(40)])
         stacks.append((losses, stack.network.weights.tensors()))
     (losses, weights), (captured_losses, captured_weights) = stacks
-    # The embeddings add up rows in no fixed order; what that changes in the last bit may be another TF32 number. Orders
-    # drawn at random on a CPU, 800 times, made up to 2e-7, and 1e-3 between products of rounded operands; old random
-    # numbers in all replays make 2.6e-2 or more.
+    # The embeddings add up rows in no fixed order. The last bit that changes may round to another TF32 number. In 800
+    # random orders on a CPU, the differences were up to 2e-7, and up to 1e-3 with rounded operands of products. Old
+    # random numbers in all replays make differences of 2.6e-2 or more.
     tolerance = {"float32": 1e-4, "tf32": 5e-3}[precision]
     torch.testing.assert_close(captured_losses, losses, rtol=tolerance, atol=tolerance)
     for ours, theirs in zip(captured_weights, weights, strict=True):

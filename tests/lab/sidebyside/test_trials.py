@@ -1,4 +1,4 @@
-"""Which experiments can stand in one stack."""
+"""The settings that trials of a stack must share, and the numbers in which they may differ."""
 
 import dataclasses
 import re

@@ -8,7 +8,7 @@ from zloss_lab.tuning.pruning import FIRST_RUNG, LEAST_TRIALS, behind
 
 
 def curves(validations: int, trials: int = 16) -> dict[int, list[float]]:
-    """The higher its number, the worse a trial."""
+    """Return costs of trials; a trial with a higher number is worse."""
     return {number: [float(number)] * validations for number in range(trials)}
 
 
@@ -20,9 +20,8 @@ def test_the_worse_half_is_stopped_at_every_rung_and_nowhere_else(validations: i
 
 def test_few_trials_are_left_alone() -> None:
     few = range(LEAST_TRIALS - 1)
-    others = {
-        number: [0.0] * (FIRST_RUNG - 1) for number in range(LEAST_TRIALS, 16)
-    }  # which have not come so far
+    # These have fewer validations.
+    others = {number: [0.0] * (FIRST_RUNG - 1) for number in range(LEAST_TRIALS, 16)}
     assert not behind(few, curves(FIRST_RUNG, len(few)) | others)
 
 

@@ -1,4 +1,4 @@
-"""Whether early scores tell who wins: against orders that are known."""
+"""The comparison of early scores with final ones, for orders that are known."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def trial(number: int, *errors: float, state: Any = "complete") -> Trial:
 
 
 def test_rank_correlation_with_ties() -> None:
-    """By hand: ranks 1.5, 1.5, 3, 4 and 1, 2, 3, 4."""
+    """The expected ranks, by hand, are 1.5, 1.5, 3, 4 and 1, 2, 3, 4."""
     x, y = np.array([5.0, 5.0, 7.0, 9.0]), np.array([1.0, 2.0, 3.0, 40.0])
     assert rank_correlation(x, y) == pytest.approx(
         np.corrcoef([1.5, 1.5, 3, 4], [1, 2, 3, 4])[0, 1]
@@ -28,7 +28,7 @@ def test_rank_correlation_with_ties() -> None:
 
 
 def test_early_order_against_the_end() -> None:
-    """After the first validation trial 0 is ahead and ends third; after the second the order is that of the end."""
+    """Trial 0 is ahead after the first validation and ends third. After the second one the order is final."""
     trials = [
         trial(0, 0.5, 0.45, 0.4),
         trial(1, 0.6, 0.4, 0.3),
@@ -60,6 +60,6 @@ def test_too_little_to_compare() -> None:
 
 @pytest.mark.parametrize("same", [0.5, np.inf])
 def test_what_is_the_same_for_all_has_no_order(same: float) -> None:
-    """And JSON has nothing that is not a number."""
+    """The correlation is None, because JSON cannot hold NaN."""
     assert rank_correlation(np.full(3, same), np.array([1.0, 2.0, 3.0])) is None
     assert rank_correlation(np.array([1.0, 2.0, 3.0]), np.full(3, same)) is None

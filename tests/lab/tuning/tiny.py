@@ -11,6 +11,7 @@ from zloss_lab.evaluation import Evaluation
 from zloss_lab.training import Experiment
 from zloss_lab.tuning.evaluators import Ending, Judge
 from zloss_lab.tuning.plan import StudyPlan
+from zloss_lab.tuning.study import TuningStudy
 
 SPACE: dict[str, Any] = {
     "fixed": {
@@ -36,6 +37,7 @@ SPACE: dict[str, Any] = {
         },
     },
 }
+ONLY_LR = {**SPACE, "search": {"training": {"lr": {"low": 1e-5, "high": 1.0, "log": True}}}}
 
 
 def tiny_corpus(place: Path) -> Path:
@@ -60,7 +62,7 @@ def tiny_plan(corpus: Path, **changes: Any) -> StudyPlan:
 
 
 def evaluation(error: float) -> Evaluation:
-    """Such that this share of 1,000 targets are second."""
+    """Return an evaluation in which this share of 1,000 targets has rank 2."""
     ranks = torch.ones(1000, dtype=torch.long)
     ranks[: round(1000 * error)] = 2
     return Evaluation.of_ranks(ranks)
@@ -78,7 +80,7 @@ class MadeUp:
     ) -> None:
         self.error, self.epochs, self.ending = error, epochs, ending
         self.rounds: list[list[Experiment]] = []
-        self.stopped: dict[int, int] = {}  # after which epoch, by the number of the trial
+        self.stopped: dict[int, int] = {}  # the last epoch of each stopped trial, by its number
 
     def check(self, experiment: Experiment) -> None:
         pass
@@ -104,6 +106,26 @@ class MadeUp:
 
 
 def distance(experiment: Experiment, epoch: int = 1) -> float:
-    """An error that is least for one learning rate, and falls with the epochs."""
+    """Return an error that is least at the learning rate 0.1, and falls with the epochs."""
     from_best = abs(torch.tensor(experiment.training.lr).log10().item() + 1)  # 0.1 is best
     return min(1.0, 0.1 + 0.4 * from_best + 0.1 / epoch)
+
+
+def states(study: TuningStudy) -> list[str]:
+    return [trial.state for trial in study.trials()]
+
+
+def settings_of(study: TuningStudy) -> list[dict[str, Any]]:
+    return [trial.settings for trial in study.trials()]
+
+
+def made_up(
+    corpus: Path, folder: Path, evaluator: MadeUp | None = None, *, at_once: int = 1, **asked: Any
+) -> TuningStudy:
+    study = TuningStudy.begin(folder, tiny_plan(corpus, **asked))
+    study.run(evaluator or MadeUp(distance), at_once=at_once)
+    return study
+
+
+def files_of(study: TuningStudy) -> list[str]:
+    return sorted(file.name for file in study.folder.iterdir())

@@ -23,9 +23,8 @@ TOLERANCES: dict[ProductPrecision, tuple[float, float]] = {
     "tf32": (2e-3, 1e-2),
     "bf16": (5e-3, 3e-2),
 }
-_TOLERANCE_OF_ESTIMATES = (
-    1e-1  # 8192 samples give the sum over the 500 classes of the gate to a few percent
-)
+# 8192 samples give the sum over the 500 classes of the gate to a few percent.
+_TOLERANCE_OF_ESTIMATES = 1e-1
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,7 +48,7 @@ class HeadEntry:
     sees_frequency: bool = False  # whether it is faster if some classes are frequent
     is_gpu_only: bool = False
     is_capturable: bool = (
-        True  # whether a CUDA graph can hold its step, which then must not wait for the device
+        True  # whether a CUDA graph can hold its step: it must not wait for the device
     )
     is_estimate: bool = False  # whether its loss is an estimate from samples
     copies: float = 3.0

@@ -97,7 +97,7 @@ def _no_liger_chunks(device: torch.device) -> str | None:
     if reason := zloss.softmax_implementations(device)["liger"]:
         return reason
     if "chunk_size" not in inspect.signature(_liger()).parameters:
-        return f"liger-kernel {importlib.metadata.version('liger-kernel')} lets nobody choose its chunks"
+        return f"liger-kernel {importlib.metadata.version('liger-kernel')} has no option for its chunks"
     return None
 
 

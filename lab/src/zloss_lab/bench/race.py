@@ -81,9 +81,8 @@ class Race:
         self.places = {case: place for place, case in enumerate(cases)}
         self.conditions, self.journal, self.watch = conditions, journal, watch
         self.device = conditions.device
-        self._faults: dict[
-            Hashable, str | None
-        ] = {}  # results of checks by gate; None for a right result
+        # Messages of checks by gate, None for a right result.
+        self._faults: dict[Hashable, str | None] = {}
 
     def run(self) -> None:
         """Check every case. Then let the cases with right results take turns, group by group."""
@@ -120,9 +119,7 @@ class Race:
             try:
                 case.check(self.device)
                 self._faults[case.gate] = None
-            except (
-                Exception
-            ) as error:  # other libraries may raise any error; the record has its message
+            except Exception as error:  # other libraries may raise any error
                 self._faults[case.gate] = _message(error)
         return self._faults[case.gate]
 
@@ -173,9 +170,7 @@ class Race:
             return None
         try:
             return cpu_peak_bytes(case)
-        except (
-            Exception
-        ) as error:  # of another library; or the process was killed because memory is short
+        except Exception as error:  # from another library, or because the process was killed
             self._note_fault(case, f"memory, {_message(error)}")
             return None
 

@@ -19,7 +19,7 @@ _STEPS = 200  # steps with different targets
 def draw_targets(law: Law, classes: int, batch: int, generator: torch.Generator) -> Tensor:  # (B,)
     """Draw classes. All are equally likely, or class c in proportion to 1 / (c + 1), as words of a text are."""
     u = torch.rand(batch, generator=generator, dtype=torch.float64)
-    # P(class < c) = log(c + 1) / log(C + 1), which is close to the sum of 1 / (k + 1) over all k < c.
+    # P(class < c) = log(c + 1) / log(C + 1) is close to the share of the classes k < c in the sum of all 1 / (k + 1).
     drawn = u * classes if law == "uniform" else (u * math.log(classes + 1)).exp() - 1
     return drawn.long().clamp(0, classes - 1)
 

@@ -39,9 +39,7 @@ class ResultTable:
 
     place: str  # suite, device, version of torch, commit
     rows: list[ResultRow] = field(default_factory=list)
-    left_out: list[str] = field(
-        default_factory=list
-    )  # cases that were not measured, and the reasons
+    left_out: list[str] = field(default_factory=list)  # cases without a time, and the reasons
 
     @property
     def shared(self) -> ResultRow:

@@ -15,7 +15,7 @@ _SYMBOLS = {"suite": "", "device": "", "batch": "B = ", "hidden": "H = "}
 def plot(records: Sequence[Record], output: Path) -> None:
     """Draw the time of a step against the number of classes in a PNG: logarithmic axes, a line per head and size."""
     if output.suffix.lower() != ".png":
-        raise ValueError(f"the picture is a PNG: name {output} so")
+        raise ValueError(f"the picture is a PNG: name {output} so, such as times.png")
     # Imported here, because it takes a second and most commands draw nothing.
     from matplotlib.figure import Figure
 

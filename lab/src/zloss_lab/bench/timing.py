@@ -31,9 +31,7 @@ class Work:
 
     step: Callable[..., object]
     inputs: Sequence[tuple[Any, ...]] = ((),)
-    refactors: Callable[[], int] | None = (
-        None  # returns the number of refactors of a factored layer so far
-    )
+    refactors: Callable[[], int] | None = None  # returns the refactors of a factored layer so far
 
 
 @dataclass

@@ -235,7 +235,7 @@ def _race(cases: Sequence[Case], options: RaceOptions) -> None:
     conditions = options.conditions
     cases = list(dict.fromkeys(cases))  # a size that is given twice is measured once
     if not cases:
-        raise ValueError("nothing to measure: no head can be launched like this")
+        raise ValueError("nothing to measure: no head can be launched in this way")
     file = options.output or Path(f"bench.{cases[0].suite}.{conditions.device.type}.jsonl")
     _require_writable(file)
     journal = Journal(file, conditions.device)

@@ -19,7 +19,8 @@ def plot_runs(runs: Sequence[Run], output: Path, metric: str) -> list[Run]:
     """
     form = output.suffix[1:].lower()
     if form not in FORMATS:
-        raise RunError(f"a picture is {', '.join(f'.{one}' for one in FORMATS)}: name {output} so")
+        endings = ", ".join(f".{one}" for one in FORMATS)
+        raise RunError(f"a picture is {endings}: name {output} so, such as curves.png")
     # Imported here, because it takes a second and most commands draw nothing.
     from matplotlib.figure import Figure
 

@@ -111,7 +111,7 @@ class StackedNetwork:
         if self._loss.score is not None:
             scores = self._loss.score(scores, **self.settings.loss_options)
         own = scores.gather(-1, target.expand(len(scores), -1)[..., None])
-        # The count is of lower scores, so that scores which are not numbers count as higher.
+        # The count is of scores that are not higher. So scores that are not numbers count as higher.
         ranks = self.num_classes + 1 - (scores <= own).sum(-1)
         is_finite = own.squeeze(-1).isfinite()
         self.is_sound.logical_and_(is_finite.all(-1))

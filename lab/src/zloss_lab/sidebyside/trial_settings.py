@@ -98,9 +98,7 @@ def _check_trial(experiment: Experiment) -> None:
         if not is_possible:
             raise ValueError(f"to be trained side by side, {demand}")
     check_score(training.score)
-    head.build_loss(
-        num_classes=2
-    )  # refuses bad hyper-parameters; the number of classes does not matter
+    head.build_loss(num_classes=2)  # refuses bad hyper-parameters, for any number of classes
 
 
 def check_score(name: str) -> None:

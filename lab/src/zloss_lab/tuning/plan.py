@@ -97,7 +97,7 @@ class StudyPlan:
         settings = parse_settings(self.settings)
         if "score" in overridden(self.searched.fixed, settings).get("training", {}):
             raise ConfigError(
-                "training.score does not belong there: the score of a study is named by --score"
+                "training.score does not belong there, in the space or in --set: name the score by --score"
             )
         table = build_table(self.preset, [self.searched.fixed], settings)
         known = list(_known_keys(from_table(Experiment, {**table, "corpus": self.corpus})))

@@ -13,9 +13,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 FIRST_RUNG = 2  # the number of validations that every trial gets
-LEAST_TRIALS = (
-    8  # the number of trials that must have as many validations before one of them is stopped
-)
+# A trial is stopped only if this number of trials have as many validations as it has.
+LEAST_TRIALS = 8
 
 
 def behind(numbers: Iterable[int], costs: Mapping[int, Sequence[float]]) -> set[int]:
