@@ -193,9 +193,9 @@ class Evidence:
     def train_s(self, training: LargeTextResult) -> float | None:
         """Return the time of a training of table 2, as if it had been alone on its device.
 
-        If it shared the device, the time is that of its epochs at another pace: the pace of the longest training of
-        this model that was alone on this text. A model that was never alone has the pace of others with the same kind
-        of steps. Without these the time is unknown: None.
+        A training that shared its device has the time of its epochs at another pace. This is the pace of the longest
+        training of the same model on the same text that was alone. If there is none, other models with the same kind of
+        steps give the pace. Without these the time is unknown: None.
         """
         if training.is_alone is not False:
             return training.train_s

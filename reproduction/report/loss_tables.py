@@ -18,8 +18,8 @@ from reproduction.report.table_cells import (
 from reproduction.scores import FIGURE_SCORES, is_error
 
 DIFFERENCES_NOTE = (
-    "Difference of means with Welch's 95 % interval, errors in points: below zero the Z-loss is better, but for MRR. "
-    f"{MARKS_NOTE}"
+    "The numbers are differences of means with Welch's 95 % interval, for errors in points. Below zero the Z-loss is "
+    f"better, except at MRR. {MARKS_NOTE}"
 )
 
 

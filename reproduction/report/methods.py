@@ -50,25 +50,26 @@ def statements(evidence: Evidence) -> list[str]:
             dict.fromkeys([PENN_TREEBANK, *(model.corpus for model in evidence.results.table2)]),
         ),
         "Network: embeddings of the last n words, concatenated; hidden layers of rectified linear units; an output "
-        "layer over all words. Trained by SGD on mini-batches. Learning rates fall to zero over a training, linearly "
-        "in 20 stages: over its epochs, or over the time that a model on a large text is given. Where such a model "
-        "trains until it has converged, they are lowered by a factor whenever validation has not improved, until that "
-        "brings nothing several times in a row (the settings below say which factor, and how often). Tested are the "
-        f"weights of the best validation, by the score in question. {', '.join(map(_shape, ('net1', 'net2')))}.",
-        "Models on large texts are tested on the same examples, a sample where there are many. Their heads compute in "
-        f"float32 unless the settings name another precision, and none is compiled.{_shared_device(evidence)}",
+        f"layer over all words. {', '.join(map(_shape, ('net1', 'net2')))}.",
+        "Training: SGD on mini-batches. Learning rates fall to zero, linearly in 20 stages. The stages divide the "
+        "epochs of a training, or the time of a model on a large text.",
+        "Convergence: learning rates are lowered by a factor whenever validation has not improved. The training ends "
+        "when this brings no improvement several times in a row. The settings below have the factor and the number.",
+        "Tests use the weights with the best validation, by the score in question. Models on large texts are tested on "
+        "the same examples, a sample where there are many. Their heads compute in float32 unless the settings name "
+        f"another precision, and none is compiled.{_shared_device(evidence)}",
         "Scores: the rank of a word is 1 + the number of words that score strictly higher, among all words. The "
         "top-k error is the share of words whose rank is above k.",
-        f"Search: {_search(evidence)} Settings are chosen by validation scores alone; test scores are reported for "
-        "the chosen ones and decide nothing.",
-        # Of the records that are published: the masks of newer ones follow the seed too.
-        "Seeds: means with 95 % intervals of Student's t over seeds, which change weights and order. The dropout masks "
-        "of figures 2 to 5, whose networks are trained side by side, did not vary with them. Intervals say how much "
-        "training varies, not how much another test text would change the score.",
-        "Spherical softmax, which the paper's predecessor has and its figures have not, is (o² + ε) over its sum, ε "
-        "tuned.",
-        "Steps are timed on batches that differ, with all losses taking turns; a loss whose result is wrong is not "
-        "timed. Every loss runs as fast as we can make it, on a GPU as a CUDA graph where it can be one.",
+        f"Search: {_search(evidence)} Settings are chosen by validation scores alone. Test scores are reported for "
+        "the chosen settings and decide nothing.",
+        # This is about the published records. In newer trainings, dropout masks depend on the seed too.
+        "Seeds: means have 95 % intervals of Student's t over seeds. A seed decides the first weights and the order of "
+        "the examples. The networks of figures 2 to 5 are trained side by side, and their dropout masks did not vary "
+        "with the seed. Intervals say how much training varies, not how much another test text would change the score.",
+        "Spherical softmax is (o² + ε) over its sum, with a tuned ε. The paper's predecessor has it, the figures of "
+        "the paper do not.",
+        "Steps are timed on batches that differ, and all losses take turns. A loss with a wrong result is not timed. "
+        "Every loss runs as fast as we can make it, on a GPU as a CUDA graph where that is possible.",
     ]
 
 
@@ -95,9 +96,9 @@ def _shared_device(evidence: Evidence) -> str:
         return ""
     trainings = "1 training" if shared == 1 else f"{shared} trainings"
     return (
-        f" {trainings} shared the device with others. Their times, marked by the word about, are "
-        "those of their epochs at the pace of the same model, or of one with the same network, head and loss, on the "
-        "same text alone."
+        f" {trainings} shared the device with others. Tables mark their times by the word about. Such a time is the "
+        "time of the epochs at the pace of the same model, alone on the same text. Without such a training it is the "
+        "pace of a model with the same network, head and loss."
     )
 
 
@@ -106,9 +107,9 @@ def _search(evidence: Evidence) -> str:
     if not results:
         return "not run yet."
     return (
-        f"{_trials(results)} trials by TPE, the best of which is taken for each score. The chosen settings were then "
+        f"{_trials(results)} trials by TPE. The best of them is taken for each score. The chosen settings were then "
         f"trained for {_range([result.epochs for result in results])} epochs with every seed. The sweep of figure 3 "
-        "has all but a and b from the best trial for the top-10 error."
+        "has all settings, except a and b, from the best trial for the top-10 error."
     )
 
 

@@ -86,8 +86,8 @@ SLIPS = (
     ),
     (
         "section 1.2, squared error",
-        "The derivative for classes other than the target is +o_k, and the components sum to the sum of all o_k minus "
-        "one, not to zero.",
+        "The derivative for classes other than the target is +o_k. The components sum to the sum of all o_k minus one, "
+        "not to zero.",
     ),
     (
         "section 3, top-k error",

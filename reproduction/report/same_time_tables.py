@@ -21,9 +21,9 @@ from reproduction.scores import ERRORS
 _SAME_TIME = 1.01  # trainings of a fixed time end within a step of it
 
 SAME_TIME_NOTE = (
-    "Points of test error with Welch's 95 % interval: below zero the Z-loss is better. Of its models that took no "
-    "longer, among them net2, twice as wide as the net1 of all softmaxes, each score has the one that validates best "
-    f"at it. {MARKS_NOTE}"
+    "The numbers are points of test error with Welch's 95 % interval. Below zero the Z-loss is better. At each score, "
+    "the Z-loss is the model with the best validation of all that took no longer. One of them is net2, twice as wide "
+    f"as the net1 of all softmaxes. {MARKS_NOTE}"
 )
 
 

@@ -134,6 +134,6 @@ def summary_section(evidence: Evidence, claims: Sequence[JudgedClaim]) -> Sectio
 def _warnings(evidence: Evidence) -> Iterator[Paragraph]:
     if texts := evidence.other_texts():
         yield paragraph(
-            f"Figures 2 to 5 were made on {' and '.join(texts)}; those of the paper are of Penn Treebank.",
+            f"Figures 2 to 5 were made on {' and '.join(texts)}; the paper has them on Penn Treebank.",
             role="pending",
         )

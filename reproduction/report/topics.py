@@ -105,7 +105,7 @@ def _losses(figure: int, caption: str) -> Content:
 
 
 def _figure_2(evidence: Evidence) -> Iterator[Block]:
-    caption = "Mean test score with 95 % interval over seeds. Arrows lead to what is far outside of a panel."
+    caption = "Mean test score with 95 % interval over seeds. Arrows lead to means far outside of a panel."
     yield from _losses(2, caption)(evidence)
     for name, variant in VARIANTS.items():
         yield Heading(f"The same settings {variant.title}")
@@ -229,9 +229,9 @@ TOPICS = (
     Topic(
         "table 2",
         "Table 2: large texts",
-        "Final test errors and training times on One Billion Word. With the same network the Z-loss ends slightly "
-        "behind hierarchical softmax after a quarter of the time; with a larger one it is ahead at top-1, still in "
-        "less time.",
+        "Final test errors and training times on One Billion Word. With the same network, the Z-loss ends slightly "
+        "behind hierarchical softmax, after a quarter of the time. With a larger network it is ahead at top-1, still "
+        "in less time.",
         _table_2,
     ),
 )

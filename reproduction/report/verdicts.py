@@ -52,22 +52,25 @@ ABOVE, BELOW = 1.1, 0.9
 SLIGHTLY = 0.02  # two points of error; the paper uses the word for differences of about one point
 LITTLE = 0.005  # half a point: less than any difference that the paper discusses
 RULES = (
-    f"A speed-up is reproduced from {BELOW:.0%} of the paper's on, better from {ABOVE:.0%} on, and partly reproduced "
-    "from half of it on.",
-    "One loss is better than another at a score when the 95 % interval of their difference over seeds (Welch) leaves "
-    "out zero; else they are within noise. A claim about several scores is reproduced when it holds for all, partly "
-    "when it holds for some; so is one that was tried on several texts or, in figure 2, with several settings. With "
-    "one seed there is no interval, and no more than “partly”, for scores and for times to converge.",
-    f"“Needs {ENOUGH_SEEDS} seeds” marks what is within a point of each other and has fewer, a verdict for now.",
-    f"“Slightly” worse is worse by up to {100 * SLIGHTLY:.0f} points of error (by about one in the paper's table 2); "
-    "what is further behind is not reproduced. Where the paper has the Z-loss behind and we have it ahead, or level, "
-    "the verdict is “better”, or “partly” where it is so on one text and not on another; level is what is within noise "
-    "with an interval that ends less than half a point behind. "
-    "Where it is wider, nobody can tell, and the verdict is “partly”.",
-    "How models end is judged after convergence; on a text that has no such trainings of all models in question, after "
-    "the most epochs that all of them were trained for, and the finding says how many.",
+    f"A speed-up is reproduced if it is at least {BELOW:.0%} of the paper's, better from {ABOVE:.0%} on, and partly "
+    "reproduced from half of it on.",
+    "One loss is better than another at a score if the 95 % interval of their difference (Welch) does not contain "
+    "zero. Otherwise they are within noise.",
+    "A claim about several scores is reproduced if it holds for all, and partly reproduced if it holds for some. The "
+    "same applies to several texts and, in figure 2, to several settings.",
+    "One seed gives no interval. The verdict on scores and on times to converge is then “partly” at most.",
+    f"“Needs {ENOUGH_SEEDS} seeds” marks two results that are within a point of each other and have fewer seeds. Such "
+    "a verdict is preliminary.",
+    f"“Slightly” worse means worse by up to {100 * SLIGHTLY:.0f} points of error. (In the paper's table 2 it is about "
+    "one point.) A larger distance is not reproduced.",
+    "The paper may have the Z-loss behind where we have it ahead or level. The verdict is then “better”, or “partly” "
+    "if it is so on some texts only.",
+    "Level means within noise, with an interval that ends less than half a point behind. A wider interval leaves the "
+    "question open, and the verdict is “partly”.",
+    "Final scores of models are judged after convergence. Some texts lack such trainings of a model in question. They "
+    "are judged after the most epochs that all these models have, and the finding names the number.",
     "A lower error in less time is judged by the error first: a higher one does not become half true by being early.",
-    "Intervals are of each comparison by itself; with so many of them, one in twenty would miss zero by chance.",
+    "Every interval is about one comparison alone. By chance, one in twenty would miss zero.",
 )
 
 

@@ -61,10 +61,15 @@ def draw_training_times(evidence: Evidence) -> "Figure":
             _label_times(axes)
     for axes in panels[-1]:
         axes.set_xlabel("time of training")
-    models = dict.fromkeys(model for models in texts.values() for model in models)
-    lines, titles = map(_looks_only, models), map(model_title, models)
-    place = {"loc": "outside lower center", "ncols": 2}
-    figure.legend(list(lines), list(titles), frameon=False, fontsize=8.5, **place)
+    drawn = list(dict.fromkeys(model for models in texts.values() for model in models))
+    figure.legend(
+        [_looks_only(model) for model in drawn],
+        [model_title(model) for model in drawn],
+        loc="outside lower center",
+        ncols=2,
+        frameon=False,
+        fontsize=8.5,
+    )
     return figure
 
 

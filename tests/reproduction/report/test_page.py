@@ -1,16 +1,26 @@
 """The page: complete with any records, and independent of anything else."""
 
+from collections.abc import Iterable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from reproduction.report.document import (
+    Block,
+    Bullets,
+    Headlines,
+    Inline,
+    Paragraph,
+    Picture,
+)
 from reproduction.report.evidence import Evidence
 from reproduction.report.figures import FIGURES
 from reproduction.report.html import html_of
 from reproduction.report.report import build_report
 from reproduction.report.score_texts import TIMES
 from tests.reproduction.report import made_up
+from tests.test_language import dialect_faults, sentence_faults
 from zloss_lab.records import read_records
 from zloss_lab.training.schedule import STAGES
 
@@ -91,9 +101,9 @@ def test_the_page_says_what_was_not_made_on_penn_treebank(tmp_path: Path, page: 
     for line in lines:
         line["settings"] = {"corpus": "my text", **line["settings"]}
     made_up.keep(tmp_path / "results" / "figure2.jsonl", lines)
-    told = "Figures 2 to 5 were made on my text; those of the paper are of Penn Treebank."
+    told = "Figures 2 to 5 were made on my text; the paper has them on Penn Treebank."
     assert told in page_of(made_up.read(tmp_path))
-    assert "those of the paper are of" not in page
+    assert "the paper has them on" not in page
 
 
 def test_the_page_says_how_it_was_done(tmp_path: Path, page: str) -> None:
@@ -112,6 +122,32 @@ def test_the_page_says_how_it_was_done(tmp_path: Path, page: str) -> None:
     made_up.keep(tmp_path / "results" / "figure2.jsonl", lines)
     told = "squared error 60, Taylor softmax 60, spherical softmax 60, sigmoid 24, softmax 60, Z-loss 48 to 96 trials"
     assert told in page_of(made_up.read(tmp_path))
+
+
+def test_the_prose_of_the_page_is_plain(evidence: Evidence) -> None:
+    blocks = [block for section in build_report(evidence).sections for block in section.blocks]
+    texts = [text for block in blocks for text in prose_of(block)]
+    assert len(texts) > 60
+    lists_of_names = ("Within a point, and needs",)
+    for text in texts:
+        if not text.startswith(lists_of_names):
+            assert [*sentence_faults(text), *dialect_faults(text)] == [], text
+
+
+def prose_of(block: Block) -> Iterator[str]:
+    match block:
+        case Paragraph(content):
+            yield plain(content)
+        case Bullets(items):
+            yield from map(plain, items)
+        case Picture():
+            yield from (block.alternative, block.caption)
+        case Headlines(items):
+            yield from (item.about for item in items)
+
+
+def plain(content: Iterable[Inline]) -> str:
+    return "".join(part if isinstance(part, str) else part.text for part in content)
 
 
 def test_figure_4_is_not_told_as_the_effect_of_a_and_b(page: str) -> None:

@@ -12,7 +12,8 @@ from reproduction.results.schema import LargeTextResult, SplitScores
 from tests.reproduction.report import made_up
 from tests.reproduction.report.made_up import Line
 from tests.reproduction.results.first_lines import FIRST
-from zloss_lab.evaluation import Evaluation, HalfWidths
+from zloss_lab.confidence_intervals import HalfWidths
+from zloss_lab.evaluation import Evaluation
 
 
 def test_everything_is_read(tmp_path: Path) -> None:
