@@ -15,20 +15,24 @@ from tests.test_docs import parse
 from tests.test_language import dialect_faults, sentence_faults
 
 ROOT = Path(__file__).parents[1]
-GUIDES = tuple(sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/guides/*.md")))
+SEVERAL_PAGES = ("docs/guides/*.md", "docs/api/*.md", "docs/tutorials/*.md")
 CHECKED = (
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs/index.md",
     "docs/getting-started.md",
-    *GUIDES,
+    *sorted(
+        path.relative_to(ROOT).as_posix() for pages in SEVERAL_PAGES for path in ROOT.glob(pages)
+    ),
     "docs/decisions.md",
     "docs/lab.md",
     "docs/mathematics.md",
     "docs/results.md",
     "docs/speed.md",
     "docs/testing.md",
+    "lab/README.md",
+    "src/zloss/layers/README.md",
 )
 LONGEST_LINE = 120
 
