@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
+from reproduction.report.document import Table
+from reproduction.report.markdown import table_markdown
 from reproduction.report.timings import by_turns
 from zloss_lab.records import Record
 
@@ -16,12 +18,7 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str
     |---|---|
     | factored | 0.10 ms |
     """
-    lines = [_line(columns), "|" + "---|" * len(columns), *map(_line, rows)]
-    return "\n".join(lines)
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return table_markdown(Table(columns, list(rows), words=len(columns)))
 
 
 def number(value: float | None, digits: str = ".3g") -> str:

@@ -6,11 +6,10 @@ from typing import NamedTuple
 from benchmarks.markdown_cells import markdown_table
 from benchmarks.measurements import Measurements
 from benchmarks.speed_tables import FACTORED, LARGEST
-from reproduction.report.timings import DEVICES, by_turns, fastest
+from reproduction.report.timings import DEVICES, PLACES, by_turns, fastest
 from zloss_lab.bench.model_suite import EPOCH_NGRAMS
 from zloss_lab.bench.output_suite import ONE_BILLION_WORD
 
-_PLACES = {"cpu": "CPU", "cuda": "GPU"}
 _FIL8_CLASSES = 213_271
 _DENSE = (
     "dense softmax, TF32",
@@ -105,7 +104,7 @@ def _refactor_targets(measured: Measurements) -> Iterator[Target]:
             for record in measured.records("language_model", device)
             if record["classes"] == _FIL8_CLASSES and "refactor_share" in record
         )
-        label = f"share of refactors in a run with {_FIL8_CLASSES:,} classes, {_PLACES[device]}"
+        label = f"share of refactors in a run with {_FIL8_CLASSES:,} classes, {PLACES[device]}"
         yield Target(label, "< 5 %", next(shares, None), " %")
 
 

@@ -2,7 +2,7 @@
 
 from benchmarks.markdown_cells import markdown_table
 from benchmarks.measurements import Measurements
-from reproduction.report.timings import DEVICES
+from reproduction.report.timings import DEVICES, PLACES
 from zloss_lab.records import Record
 
 _DEPTHS = (1, 5, 10, 20, 50, 100)
@@ -18,7 +18,7 @@ def accuracy(measured: Measurements) -> str:
     ]
     rows = [
         [
-            f"{record['head']}, {'GPU' if device == 'cuda' else 'CPU'}",
+            f"{record['head']}, {PLACES[device]}",
             f"{record['weight_error']:.1e}",
             f"{record['largest_loss_error']:.1e}",
             str(record.get("refactors", "")),
