@@ -105,7 +105,7 @@ def test_a_and_b_are_compared_over_the_same_factors(tmp_path: Path) -> None:
 def test_what_is_found_does_not_depend_on_the_order_of_records(
     tmp_path: Path, evidence: Evidence
 ) -> None:
-    """In which seeds were trained: what a seed moves is told by its own records."""
+    """The order of training does not matter, because the records of a seed alone say how much it moves."""
     lines = sorted(
         made_up.sweep(), key=lambda line: line["seed"] if line["a"] == 0.05 else -line["seed"]
     )

@@ -101,8 +101,8 @@ def test_the_page_says_what_was_not_made_on_penn_treebank(tmp_path: Path, page: 
     for line in lines:
         line["settings"] = {"corpus": "my text", **line["settings"]}
     made_up.keep(tmp_path / "results" / "figure2.jsonl", lines)
-    told = "Figures 2 to 5 were made on my text; the paper has them on Penn Treebank."
-    assert told in page_of(made_up.read(tmp_path))
+    warning = "Figures 2 to 5 were made on my text; the paper has them on Penn Treebank."
+    assert warning in page_of(made_up.read(tmp_path))
     assert "the paper has them on" not in page
 
 
@@ -120,8 +120,8 @@ def test_the_page_says_how_it_was_done(tmp_path: Path, page: str) -> None:
             line["loss"], 60
         )
     made_up.keep(tmp_path / "results" / "figure2.jsonl", lines)
-    told = "squared error 60, Taylor softmax 60, spherical softmax 60, sigmoid 24, softmax 60, Z-loss 48 to 96 trials"
-    assert told in page_of(made_up.read(tmp_path))
+    trials = "squared error 60, Taylor softmax 60, spherical softmax 60, sigmoid 24, softmax 60, Z-loss 48 to 96 trials"
+    assert trials in page_of(made_up.read(tmp_path))
 
 
 def test_the_prose_of_the_page_is_plain(evidence: Evidence) -> None:

@@ -27,9 +27,9 @@ def test_the_command_writes_the_page(
     place = tmp_path / "r [bold] [" / "x].html"  # no markup, though it looks like some
     assert reproduction("report", "--to", place, *records_of(folder)) == 0
     assert place.read_text() == page
-    told = capsys.readouterr().out
-    assert told.startswith(f"wrote {place}\n")
-    assert re.search(r"\d+ reproduced, 2 better, 2 partly, 1 not reproduced", told)
+    output = capsys.readouterr().out
+    assert output.startswith(f"wrote {place}\n")
+    assert re.search(r"\d+ reproduced, 2 better, 2 partly, 1 not reproduced", output)
 
 
 @pytest.mark.parametrize(("make", "complaint"), [(False, "no records in"), (True, "line 1: ")])
@@ -39,8 +39,8 @@ def test_mistakes_are_one_line(
     if make:
         made_up.keep(tmp_path / "results" / "figure3.jsonl", [{"figure": 3}])
     assert reproduction("report", "--to", tmp_path / "r.html", *records_of(tmp_path)) == 1
-    told = capsys.readouterr().err.strip()
-    assert told.startswith("error: ")
-    assert complaint in told
-    assert len(told.splitlines()) == 1
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("error: ")
+    assert complaint in error
+    assert len(error.splitlines()) == 1
     assert not (tmp_path / "r.html").exists()

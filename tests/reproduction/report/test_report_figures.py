@@ -94,10 +94,10 @@ def test_models_on_large_texts_move_to_the_right(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"), [((40, 200), ["1 min", "3 min"]), ((150, 250), ["2.44 min", "4.27 min"])]
+    ("seconds", "labels"), [((40, 200), ["1 min", "3 min"]), ((150, 250), ["2.44 min", "4.27 min"])]
 )
 def test_times_are_told_however_few_they_are(
-    seconds: tuple[float, float], told: list[str], tmp_path: Path
+    seconds: tuple[float, float], labels: list[str], tmp_path: Path
 ) -> None:
     lines = [line for line in made_up.models() if line.get("budget") == "fixed"]
     of_model = {
@@ -109,7 +109,7 @@ def test_times_are_told_however_few_they_are(
         [line | {"train_s": of_model[line["model"]]} for line in lines],
     )
     for panel in FIGURES["table2"](made_up.read(tmp_path)).axes:
-        assert [label.get_text() for label in panel.get_xticklabels()] == told
+        assert [label.get_text() for label in panel.get_xticklabels()] == labels
 
 
 def test_without_times_nothing_moves(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_what_could_not_run_does_not_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "complaint"),
     [
         ({"time_ms": "fast"}, "\"time_ms\" must be a finite number above 0, got 'fast'"),
         ({"classes": None}, '"classes" must be a finite number above 0, got None'),
@@ -90,14 +90,14 @@ def test_what_could_not_run_does_not_count(tmp_path: Path) -> None:
         ({"versions": None}, '"versions" must be an object, got None'),
     ],
 )
-def test_half_a_record_is_named(change: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_half_a_record_is_named(change: dict[str, Any], complaint: str, tmp_path: Path) -> None:
     keep(
         tmp_path / "output.cuda.jsonl",
         [step("factored", 1.0, "cuda"), step("factored", 1.0, "cuda") | change],
     )
     with pytest.raises(ValueError, match=r"output\.cuda\.jsonl, line 2: ") as error:
         Timings.read(tmp_path)
-    assert told in str(error.value)
+    assert complaint in str(error.value)
 
 
 def test_a_line_without_a_time_is_refused(tmp_path: Path) -> None:

@@ -33,8 +33,10 @@ def test_a_figure_is_of_one_text(tmp_path: Path, name: str) -> None:
             others + [on_text(seed, text) for seed in (one, two, three)],
         )
     assert PaperResults.read(tmp_path / "ptb") != PaperResults()
-    told = f"wikitext: {name} has results on several texts, ptb, wikitext, .* folder of their own"
-    with pytest.raises(ValueError, match=told):
+    complaint = (
+        f"wikitext: {name} has results on several texts, ptb, wikitext, .* folder of their own"
+    )
+    with pytest.raises(ValueError, match=complaint):
         PaperResults.read(tmp_path / "wikitext")
 
 
@@ -58,7 +60,7 @@ def test_a_sweep_is_of_a_and_b_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget", "change", "told"),
+    ("budget", "change", "complaint"),
     [
         (
             "fixed",
@@ -74,14 +76,14 @@ def test_a_sweep_is_of_a_and_b_alone(tmp_path: Path) -> None:
     ],
 )
 def test_models_of_a_text_have_one_time_and_device(
-    tmp_path: Path, budget: str, change: Line, told: str
+    tmp_path: Path, budget: str, change: Line, complaint: str
 ) -> None:
     def differs(line: Line) -> bool:
         return (line["corpus"], line["model"], line.get("budget")) == ("fil8", made_up.NET1, budget)
 
     lines = [line | change if differs(line) else line for line in made_up.models()]
     made_up.keep(tmp_path / "table2.jsonl", lines)
-    with pytest.raises(ValueError, match=f"table2 has models of fil8 with the budget {told}"):
+    with pytest.raises(ValueError, match=f"table2 has models of fil8 with the budget {complaint}"):
         PaperResults.read(tmp_path)
 
 
