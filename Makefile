@@ -37,7 +37,7 @@ $(BENCHES): bench-%: $(READY)
 long-run: $(READY)  ## 20,000 steps in float32 against dense float64 SGD, and rewrite the record
 	$(BIN)/python benchmarks/long_run.py
 
-docs: $(READY)  ## rebuild the tables of README.md and docs/ from the records
+docs: $(READY)  ## rebuild the tables and the picture of README.md and docs/ from the records
 	$(BIN)/python -m benchmarks.tables
 
 docs-site: $(READY)  ## build the documentation in build/site; a warning, a broken link or an undocumented name fails

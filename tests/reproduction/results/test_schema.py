@@ -86,7 +86,7 @@ def test_scores_of_an_evaluation_have_six_digits_and_are_finite() -> None:
         ("figure2", {"trials": True}, "trials must be int, got True"),
         ("figure2", {"settings": "lr=1"}, "settings must be a table"),
         ("figure2", {"device": 7}, "device must be str, got 7"),
-        ("figure2", {"test": made_up.split({"top_1_error": 0.5})}, '"top_5_error" must be'),
+        ("figure2", {"test": made_up.split({"top_1_error": 0.5})}, '[test] "top_5_error" must be'),
         (
             "figure2",
             {"test": made_up.split(made_up.LEVEL | {"top_1_error": 71.0})},
@@ -95,7 +95,7 @@ def test_scores_of_an_evaluation_have_six_digits_and_are_finite() -> None:
         (
             "figure2",
             {"test": made_up.split(made_up.LEVEL | {"mrr": float("nan")})},
-            '"mrr" must be a finite number',
+            '[test] "mrr" must be a finite number',
         ),
         ("figure3", {"a": -0.1}, '"a" must be a finite number from 0 on'),
         ("figure4", {"curve": []}, '"curve" must be a list of points'),
