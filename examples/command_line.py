@@ -1,4 +1,4 @@
-"""Command line of the examples: options of a training, optimizer of a head, errors for files that cannot be read."""
+"""Shared code of the examples: options of the command line, the optimizer of a head, and errors about files."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -13,38 +13,49 @@ _Data = TypeVar("_Data")
 
 
 def positive(text: str) -> int:
-    """Return a number of things; a number below 1 is an error."""
+    """Return a whole number from the command line; a number below 1 is an error."""
     if (number := int(text)) < 1:
         raise argparse.ArgumentTypeError("must be 1 at least")
     return number
 
 
-def add_training_options(parser: argparse.ArgumentParser, *, of: str) -> None:
-    """Add the options of a training; `of` names the things that a batch consists of."""
-    parser.add_argument("--head", default="factored", help="any of zloss.HeadConfig (%(default)s)")
-    parser.add_argument("--loss", default="z_loss", help="one that the head takes (%(default)s)")
+def add_training_options(parser: argparse.ArgumentParser, *, example: str) -> None:
+    """Add the options of a training; `example` is the plural name of an example of a batch."""
     parser.add_argument(
-        "--lr", type=float, help="of the head (30 for the factored one, 0.1 for others)"
+        "--head", default="factored", help="a head of zloss.HeadConfig (%(default)s)"
+    )
+    parser.add_argument("--loss", default="z_loss", help="a loss of this head (%(default)s)")
+    parser.add_argument(
+        "--lr",
+        type=float,
+        help="learning rate of the head (30 for the factored head, 0.1 for others)",
     )
     parser.add_argument(
-        "--decay", type=float, help="of all learning rates after an epoch (%(default)s)"
+        "--decay", type=float, help="factor of all learning rates after each epoch (%(default)s)"
     )
-    parser.add_argument("--epochs", type=positive, help="(%(default)s)")
-    parser.add_argument("--batch", type=positive, default=100, help=f"{of} a step (%(default)s)")
-    parser.add_argument("--width", type=positive, default=256, help="of all layers (%(default)s)")
-    parser.add_argument("--dropout", type=float, help="(%(default)s)")
-    parser.add_argument("--k", type=positive, help="how many are given (%(default)s)")
+    parser.add_argument("--epochs", type=positive, help="passes over the data (%(default)s)")
+    parser.add_argument(
+        "--batch", type=positive, default=100, help=f"{example} in a step (%(default)s)"
+    )
+    parser.add_argument(
+        "--width", type=positive, default=256, help="width of all layers (%(default)s)"
+    )
+    parser.add_argument("--dropout", type=float, help="share of activations to drop (%(default)s)")
+    parser.add_argument("--k", type=positive, help="number of recommendations (%(default)s)")
     here = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument(
-        "--device", choices=("cpu", "cuda", "mps"), default=here, help="(%(default)s)"
+        "--device",
+        choices=("cpu", "cuda", "mps"),
+        default=here,
+        help="where to train (%(default)s)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of random numbers (%(default)s)")
 
 
 def parse(
     parser: argparse.ArgumentParser, arguments: Sequence[str] | None, *files: str
 ) -> argparse.Namespace:
-    """Return the options. A mistake ends the program, and so does one of `files` without the others."""
+    """Return the options. Wrong options end the program. The options in `files` must be given together."""
     options = parser.parse_args(arguments)
     paths: list[Path | None] = [getattr(options, name) for name in files]
     if len({path is None for path in paths}) > 1:
@@ -60,7 +71,7 @@ def parse(
 
 
 def read_or_exit(read: Callable[..., _Data], *files: Path) -> _Data:
-    """Return the contents of the files. Files of another kind end the program with a message."""
+    """Return the contents of the files. A wrong format ends the program with a message."""
     try:
         return read(*files)
     except (ValueError, IndexError) as error:
@@ -70,7 +81,7 @@ def read_or_exit(read: Callable[..., _Data], *files: Path) -> _Data:
 
 
 def optimizer_of(head: zloss.Head, lr: float | None) -> torch.optim.Optimizer:
-    """Return exact SGD for the factored head, and Adagrad for others, as it takes dense and row-sparse gradients."""
+    """Return exact SGD for the factored head, else Adagrad, which supports dense and row-sparse gradients."""
     if isinstance(head, zloss.SphericalOutput) and isinstance(head.layer, zloss.FactoredLinear):
         return head.sgd(lr=lr or 30.0)
     return torch.optim.Adagrad(head.parameters(), lr=lr or 0.1)

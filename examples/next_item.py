@@ -92,7 +92,7 @@ def evaluate(
 
 
 def popular(sessions: list[Session], examples: list[tuple[Session, int]], k: int) -> float:
-    """Return the recall of always recommending the most frequent items, which a model has to beat."""
+    """Return the recall of a recommendation of the most frequent items, which a model has to beat."""
     counts = torch.bincount(torch.tensor([item for session in sessions for item in session[1:]]))
     best = set(counts.topk(min(k, len(counts))).indices.tolist())
     return sum(item in best for _, item in examples) / len(examples)
@@ -109,8 +109,8 @@ def shuffled_batches(sessions: list[Session], batch: int) -> Iterator[list[Sessi
 def build_head(options: argparse.Namespace, items: int) -> zloss.Head:
     """Return the head of the options, with an `a` for items.
 
-    The `a` that `HeadConfig` starts from is for classes like words, a few of which are most of a text. Items are more
-    alike in frequency: the z of a target is then about sqrt(width) at most, whatever the number of items.
+    The default `a` of `HeadConfig` is for classes like words, where a few classes make up most of a text. Items have
+    more equal frequencies. The z of a target is then at most about sqrt(width), whatever the number of items.
     """
     loss = {"a": options.a or 10 / options.width**0.5} if options.loss == "z_loss" else {}
     return zloss.HeadConfig(head=options.head, loss=options.loss, options=loss).build(
@@ -119,7 +119,7 @@ def build_head(options: argparse.Namespace, items: int) -> zloss.Head:
 
 
 def read(sessions: Path, examples: Path) -> tuple[list[Session], list[tuple[Session, int]], int]:
-    """Return both files with items as numbers, and the number of items. Items that are not trained on are left out."""
+    """Return both files with items as numbers, and the number of items. Only items of the training file count."""
     lines = [line.split() for line in sessions.read_text().splitlines()]
     number = {
         item: i for i, item in enumerate(dict.fromkeys(item for line in lines for item in line))
@@ -141,7 +141,7 @@ def numbered(items: Iterable[str], number: dict[str, int]) -> Session:
 
 
 def made_up(items: int, sessions: int) -> tuple[list[Session], list[tuple[Session, int]], int]:
-    """Return sessions that go from an item to one of three that belong to it, or one time in ten to any item."""
+    """Return sessions in which one of three items follows each item, and one time in ten any other item."""
     following = torch.randint(items, (items, 3)).tolist()
 
     def walk() -> Session:
@@ -206,13 +206,15 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Next-item recommendation with any number of items."
     )
-    parser.add_argument("--sessions", type=Path, help="to train on, one a line (made up)")
-    parser.add_argument("--examples", type=Path, help="to test on: a session, a tab, the next item")
+    parser.add_argument("--sessions", type=Path, help="sessions for training, one on each line")
     parser.add_argument(
-        "--items", type=positive, default=10_000, help="of made-up sessions (%(default)s)"
+        "--examples", type=Path, help="examples for the test: session, tab, next item"
     )
-    parser.add_argument("--a", type=float, help="of the Z-loss (10 / sqrt(width))")
-    add_training_options(parser, of="sessions")
+    parser.add_argument(
+        "--items", type=positive, default=10_000, help="number of items without files (%(default)s)"
+    )
+    parser.add_argument("--a", type=float, help="a of the Z-loss (10 / sqrt(width))")
+    add_training_options(parser, example="sessions")
     parser.set_defaults(decay=0.7, epochs=5, dropout=0.0, k=20)
     return parse(parser, arguments, "sessions", "examples")
 

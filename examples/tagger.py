@@ -1,11 +1,11 @@
-"""Tagging with any number of tags, of which each text has some: a bag of words, a hidden layer, and one head.
+"""Tagging with any number of tags: a bag of words, a hidden layer, and one head. A text may have several tags.
 
     python examples/tagger.py                                            # made-up texts with 20,000 tags
     python examples/tagger.py --texts mult.dat --tags tag-item.dat       # the files of citeulike-t
     python examples/tagger.py --head sampled --loss softmax              # the same with a sampled softmax
 
-Line i of `--texts` has the words of text i, `N WORD:COUNT WORD:COUNT ...`, where a word is a number. Line j of `--tags`
-has the texts that have tag j, `N TEXT TEXT ...`. A tenth of the texts is held out. The program needs zloss and torch
+Line i of `--texts` has the words of text i as `N WORD:COUNT WORD:COUNT ...`, where a word is a number. Line j of
+`--tags` has the numbers of the texts with tag j as `N TEXT TEXT ...`. A tenth of the texts is held out. The program needs zloss and torch
 only.
 """
 
@@ -77,7 +77,7 @@ def train_epoch(
 
 @torch.inference_mode()
 def precision(reader: Reader, head: zloss.Head, texts: list[Text], k: int) -> float:
-    """Return the share of right tags among the k tags that score highest."""
+    """Return the share of right tags among the k tags with the highest scores."""
     reader.eval()
     right = 0
     for part in parts(texts, 500):
@@ -90,7 +90,7 @@ def precision(reader: Reader, head: zloss.Head, texts: list[Text], k: int) -> fl
 
 
 def popular(trained: list[Text], tested: list[Text], tags: int, k: int) -> float:
-    """Return the precision of always giving the most frequent tags, which a model has to beat."""
+    """Return the precision of a guess of the most frequent tags, which a model has to beat."""
     best = (
         torch.bincount(torch.cat([text.tags for text in trained]), minlength=tags).topk(k).indices
     )
@@ -123,7 +123,7 @@ def read(texts: Path, tags: Path) -> tuple[list[Text], int, int]:
 
 
 def made_up(tags: int, texts: int) -> tuple[list[Text], int, int]:
-    """Return texts with one to eight tags. Each tag brings some of its five words, among words that say nothing."""
+    """Return texts with one to eight tags. A text has some of the five words of each tag, and ten random words."""
     words = 5000
     telling = torch.randint(words, (tags, 5))
 
@@ -181,20 +181,21 @@ def main(arguments: Sequence[str] | None = None) -> float:
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the options. A mistake ends the program with a message."""
     parser = argparse.ArgumentParser(description="Tagging with any number of tags.")
-    parser.add_argument(
-        "--texts", type=Path, help="bags of words, one a line: N WORD:COUNT ... (made up)"
-    )
-    parser.add_argument(
-        "--tags", type=Path, help="the texts of every tag, one tag a line: N TEXT ..."
-    )
+    parser.add_argument("--texts", type=Path, help="a bag of words on each line: N WORD:COUNT ...")
+    parser.add_argument("--tags", type=Path, help="the texts of a tag on each line: N TEXT ...")
     parser.add_argument(
         "--made-up-tags",
         type=positive,
         default=20_000,
-        help="where there are no files (%(default)s)",
+        help="number of tags without files (%(default)s)",
     )
-    parser.add_argument("--made-up-texts", type=positive, default=40_000, help="(%(default)s)")
-    add_training_options(parser, of="texts")
+    parser.add_argument(
+        "--made-up-texts",
+        type=positive,
+        default=40_000,
+        help="number of texts without files (%(default)s)",
+    )
+    add_training_options(parser, example="texts")
     parser.set_defaults(decay=0.85, epochs=8, dropout=0.3, k=5)
     return parse(parser, arguments, "texts", "tags")
 
