@@ -5,8 +5,8 @@
     python examples/tagger.py --head sampled --loss softmax              # the same with a sampled softmax
 
 Line i of `--texts` has the words of text i as `N WORD:COUNT WORD:COUNT ...`, where a word is a number. Line j of
-`--tags` has the numbers of the texts with tag j as `N TEXT TEXT ...`. A tenth of the texts is held out. The program needs zloss and torch
-only.
+`--tags` has the numbers of the texts with tag j as `N TEXT TEXT ...`. A tenth of the texts is held out. The program
+needs zloss and torch only.
 """
 
 import argparse
