@@ -11,7 +11,7 @@ from zloss_lab.command_options import AsJson, with_options
 from zloss_lab.corpora.catalogue import CATALOGUE
 from zloss_lab.corpora.corpus import Corpus
 from zloss_lab.corpora.corpus_table import corpus_table
-from zloss_lab.corpora.options import PreparationOptions
+from zloss_lab.corpora.preparation_options import PreparationOptions
 from zloss_lab.corpora.preparing import prepare
 from zloss_lab.progress_bars import byte_bar
 from zloss_lab.terminal import console, rows_table

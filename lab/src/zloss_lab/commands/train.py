@@ -18,7 +18,7 @@ from zloss_lab.training import Experiment, fit, resumed
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions:
+class NewRunOptions:
     """The options that describe a new run."""
 
     corpus: Annotated[Path | None, typer.Option(help="folder of a prepared corpus")] = None
@@ -44,7 +44,7 @@ class RunOptions:
 @with_options
 def train(
     folder: Annotated[Path, typer.Argument(help="folder of the run")],
-    options: RunOptions,
+    options: NewRunOptions,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="continue the run in the folder with its own config"),
@@ -67,7 +67,7 @@ def train(
     console.print(runs_table([run_row(run)], console.width))
 
 
-def _resumed(folder: Path, options: RunOptions) -> Experiment:
+def _resumed(folder: Path, options: NewRunOptions) -> Experiment:
     if ignored := given_options(options):
         raise RunError(
             f"--resume goes on with the config that the run has, in {folder / 'config.json'}: leave out "
@@ -76,7 +76,7 @@ def _resumed(folder: Path, options: RunOptions) -> Experiment:
     return resumed(folder)
 
 
-def _new_experiment(options: RunOptions) -> Experiment:
+def _new_experiment(options: NewRunOptions) -> Experiment:
     if options.corpus is None:
         raise RunError(
             "a new run needs --corpus FOLDER, a prepared corpus: see `zloss data prepare --help`"

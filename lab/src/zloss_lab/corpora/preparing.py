@@ -15,7 +15,7 @@ from zloss_lab.corpora.corpus import MANIFEST, Corpus, read_manifest
 from zloss_lab.corpora.errors import CorpusError
 from zloss_lab.corpora.fetching import ByteWatcher
 from zloss_lab.corpora.locating import Files, named_files, own_files
-from zloss_lab.corpora.options import PreparationOptions
+from zloss_lab.corpora.preparation_options import PreparationOptions
 from zloss_lab.corpora.reading import COMPRESSED, sha256_of
 from zloss_lab.corpora.tokenizing import TextFormat
 

@@ -12,7 +12,7 @@ from zloss_lab.ngrams import NgramBatches
 from zloss_lab.training.experiment import TrainingConfig
 
 
-class Stepper:
+class TrainingStepper:
     """Trains a network on the batches of a text, one step at a time.
 
     A captured step counts the index of the next batch on the device, so that the host need not copy it there.

@@ -38,7 +38,7 @@ from zloss_lab.training.state import (
     split_states,
     with_prefix,
 )
-from zloss_lab.training.stepping import Stepper
+from zloss_lab.training.stepping import TrainingStepper
 
 # Part of torch's message about a number that is too large for the type of a weight, such as a learning rate of 1e300.
 _OVERFLOWS = "without overflow"
@@ -83,7 +83,9 @@ class Trainer:
         self._timed_from, self._is_over = _UNTIMED_STEPS, False
         self._last_report = (time.perf_counter(), 0)  # time and step
         self._logged_refactors = 0
-        self._stepper = Stepper(config.training, self.network, self.optimizers, self.batches)
+        self._stepper = TrainingStepper(
+            config.training, self.network, self.optimizers, self.batches
+        )
 
     @property
     def last_step(self) -> float:
