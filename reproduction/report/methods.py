@@ -96,9 +96,9 @@ def _shared_device(evidence: Evidence) -> str:
         return ""
     trainings = "1 training" if shared == 1 else f"{shared} trainings"
     return (
-        f" {trainings} shared the device with others. Tables mark their times by the word about. Such a time is the "
-        "time of the epochs at the pace of the same model, alone on the same text. Without such a training it is the "
-        "pace of a model with the same network, head and loss."
+        f" {trainings} shared the device with others. Tables mark their times by the word about. This is the time of "
+        "their epochs at the pace of the same model when it was alone on the same text. A model that was never alone has "
+        "the pace of another one with the same network, head and loss."
     )
 
 
