@@ -2,11 +2,12 @@
 
 Nothing is computed here. A command reads its options, lets a collector work and says which records it has made.
 
-    options.py  the options that several commands share
-    making.py   the course of a command: a bar, messages, failed trainings, Ctrl-C
-    search.py   the searches
-    figures.py  figures 2 to 5
-    tables.py   tables 1 and 2
+    search.py          the searches
+    figures.py         figures 2 to 5
+    tables.py          tables 1 and 2
+    table2_options.py  the options of table 2
+    options.py         the options that several commands share
+    making.py          the course of a command: a bar, messages, failed trainings, Ctrl-C
 """
 
 import typer

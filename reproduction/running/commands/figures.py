@@ -20,21 +20,25 @@ from zloss_lab.terminal import positive_numbers
 
 
 @with_options
-def figure2(options: FigureOptions, losses: Losses = None, scores: Scores = None) -> None:
+def figure2(losses: Losses = None, scores: Scores = None, *, options: FigureOptions) -> None:
     """Test every loss by each score, with the settings that its search found best for that score.
 
     \b
-        python -m reproduction run figure2 --studies studies/ptb --seeds 5
-        python -m reproduction run figure2 --studies studies/ptb --seeds 5 --losses z_loss,softmax
-        python -m reproduction run figure2 --corpus data/ptb --seeds 5    # without studies: settings of the records
+        python -m reproduction run figure2 --seeds 5
+        python -m reproduction run figure2 --losses z_loss,softmax
+        python -m reproduction run figure2 --corpus data/ptb    # without studies
         python -m reproduction run figure2 --corpus data/ptb --records mine --settings-of reproduction/records
     """
     _compare(2, options, losses, scores)
 
 
 @with_options
-def figure5(options: FigureOptions, losses: Losses = None, scores: Scores = None) -> None:
-    """Do the same as figure 2 for losses with and without Z-normalisation. Records of figure 2 are used again."""
+def figure5(losses: Losses = None, scores: Scores = None, *, options: FigureOptions) -> None:
+    """Test losses with and without Z-normalisation as in figure 2, whose records are used again.
+
+    \b
+        python -m reproduction run figure5 --seeds 5
+    """
     _compare(5, options, losses, scores)
 
 
@@ -49,7 +53,6 @@ def _compare(
 
 @with_options
 def figure3(
-    options: FigureOptions,
     a: Annotated[
         str | None,
         typer.Option("--a", help="values, separated by commas", show_default="12 from 0.02 to 2"),
@@ -57,11 +60,13 @@ def figure3(
     b: Annotated[
         str, typer.Option("--b", help="values besides 28, at the a that validates best")
     ] = ",".join(f"{b:g}" for b in OTHER_B),
+    *,
+    options: FigureOptions,
 ) -> None:
     """Train the Z-loss with b = 28 and many values of a. All other settings are the best for the top-10 error.
 
     \b
-        python -m reproduction run figure3 --studies studies/ptb --a 0.1,0.5,2 --b 14
+        python -m reproduction run figure3 --a 0.1,0.5,2 --b 14
     """
     values = geometric(0.02, 2.0, 12) if a is None else positive_numbers("a", a, float)
     other_b = positive_numbers("b", b, float)
@@ -74,7 +79,7 @@ def figure4(options: FigureOptions) -> None:
     """Keep the validation errors by epoch of the Z-loss, with the settings that are best for top-1, 5, 10 and 50.
 
     \b
-        python -m reproduction run figure4 --studies studies/ptb
+        python -m reproduction run figure4 --seeds 5
     """
     (source,) = options.find_settings(4, ["z_loss"], CURVE_ERRORS)
     options.make(lambda collector: collect_curves(source, collector))

@@ -78,8 +78,8 @@ def search(
     """Search for the settings of every loss, on the validation split. Ctrl-C loses the running trials only.
 
     \b
-        python -m reproduction run search --corpus data/ptb --trials 128 --set network.precision=tf32
-        python -m reproduction run search --corpus data/ptb --trials 256 --set network.precision=tf32   # go on
+        python -m reproduction run search --corpus data/ptb --trials 128
+        python -m reproduction run search --corpus data/ptb --trials 256    # go on
     """
     chosen = [
         (loss, score)

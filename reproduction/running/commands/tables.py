@@ -1,46 +1,22 @@
 """The commands `python -m reproduction run table1` and `table2`."""
 
-import math
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from reproduction.budgets import Budget
-from reproduction.large_text_models import MODELS
 from reproduction.report.evidence import bench_command
 from reproduction.report.timings import PARTS, Device
 from reproduction.running.collecting import Collector
 from reproduction.running.commands.making import make_records
-from reproduction.running.commands.options import (
-    RECORDS,
-    DeviceName,
-    Records,
-    Settings,
-    changed_settings,
-    listed_names,
-)
+from reproduction.running.commands.options import RECORDS, Records
+from reproduction.running.commands.table2_options import LengthOptions, RunOptions, TextOptions
 from reproduction.running.large_texts.at_once import collect_at_once
-from reproduction.running.large_texts.experiments import DEFAULT_MODELS
 from reproduction.running.large_texts.one_by_one import collect_one_by_one
-from reproduction.running.large_texts.runs import LargeTextRuns
-from reproduction.running.large_texts.text import LargeText, RatesToTry
+from reproduction.running.large_texts.text import LargeText
 from zloss_lab.command_options import with_options
-from zloss_lab.runs import RunError
-from zloss_lab.terminal import console, positive_numbers
+from zloss_lab.terminal import console
 from zloss_lab.training import device_of
-
-_TRIED_SHARE = 0.1  # of the budget, for each learning rate
-_BUDGETS = "--budget SECONDS, --epochs N or --converged"
-# The budget decides these settings. The whole table "training" would replace them too.
-_OF_BUDGET = (
-    "training",
-    "training.seconds",
-    "training.epochs",
-    "training.steps",
-    "training.schedule",
-)
 
 
 def table1(
@@ -55,117 +31,16 @@ def table1(
         print(f"{bench_command(part, kind)} --output {records / part}.{kind}.jsonl")
 
 
-@dataclass(frozen=True, kw_only=True)
-class LengthOptions:
-    """The length of a training, and the learning rates that are tried before it."""
-
-    budget: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS", min=0, help="train each model for this time, without validations"
-        ),
-    ] = None
-    epochs: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="train each model for this number of epochs"),
-    ] = None
-    converged: Annotated[
-        bool,
-        typer.Option("--converged", help="train until lower learning rates bring no improvement"),
-    ] = False
-    rates: Annotated[
-        str | None,
-        typer.Option(
-            help="learning rates to try, separated by commas; the best on validation is taken"
-        ),
-    ] = None
-    try_for: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="for each rate", show_default="a tenth of the budget"),
-    ] = None
-
-    def checked_budget(self, *, is_shared: bool) -> Budget:
-        """Return the budget, of which the user must give exactly one."""
-        if (self.budget is not None) + (self.epochs is not None) + self.converged != 1:
-            raise RunError(f"say for how long to train, by one of {_BUDGETS}")
-        if is_shared and self.budget is not None:
-            raise RunError(
-                "the result of a fixed time depends on all that the device does: no --shared-device or --at-once then"
-            )
-        return Budget(self.budget, self.epochs)
-
-    def rates_to_try(self) -> RatesToTry | None:
-        """Return the learning rates to try, if there are any."""
-        seconds = self.try_for
-        if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
-            raise RunError(f"--try-for must be a finite number of seconds above 0, got {seconds:g}")
-        if self.rates is None:
-            if seconds is not None:
-                raise RunError("--try-for is the time for each learning rate: name them by --rates")
-            return None
-        if seconds is None:
-            if self.budget is None:
-                raise RunError("--rates without --budget needs --try-for SECONDS, for each of them")
-            seconds = _TRIED_SHARE * self.budget
-        return RatesToTry(positive_numbers("rates", self.rates, float), seconds)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """The folder of the runs, and the sharing of the device."""
-
-    runs: Annotated[Path, typer.Option(help="folder for the runs while they are needed")] = Path(
-        "runs/table2"
-    )
-    keep_runs: Annotated[bool, typer.Option("--keep-runs", help="never remove runs")] = False
-    at_once: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="trainings at the same time, each in a process of its own, on a shared device",
-        ),
-    ] = 1
-    shared_device: Annotated[
-        bool,
-        typer.Option(
-            "--shared-device",
-            help="the device does other work too: scores count, the time does not",
-        ),
-    ] = False
-
-    @property
-    def is_shared(self) -> bool:
-        """True if the time of a training depends on other work."""
-        return self.shared_device or self.at_once > 1
-
-
 @with_options
 def table2(
+    trained: TextOptions,
     length: LengthOptions,
-    running: RunOptions,
-    corpus: Annotated[Path, typer.Option(help="folder of a prepared corpus with many words")],
-    models: Annotated[
-        str | None,
-        typer.Option(
-            help=f"of {', '.join(MODELS)}; separated by commas",
-            show_default="all but softmax_net1, which takes days",
-        ),
-    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="trainings of every model")] = 3,
     first_seed: Annotated[
         int, typer.Option(min=0, help="the others follow it; to divide seeds among commands")
     ] = 0,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="test examples at most",
-            show_default="all on a GPU, about half a minute of work on a CPU",
-        ),
-    ] = None,
-    device: DeviceName = None,
-    settings: Settings = None,
+    *,
+    running: RunOptions,
     records: Records = RECORDS,
 ) -> None:
     """Train models with many classes on a large text: for a fixed time, for some epochs or until they converge.
@@ -173,37 +48,25 @@ def table2(
     \b
         python -m reproduction run table2 --corpus data/fil8 --budget 120 --rates 0.6,1,1.7
         python -m reproduction run table2 --corpus data/fil8 --epochs 2
-        python -m reproduction run table2 --corpus data/fil8 --converged --seeds 1 --models z_loss_net1,z_loss_net2
-        python -m reproduction run table2 --corpus data/fil8 --epochs 1 --seeds 3 --models z_loss_net1 --at-once 3
+        python -m reproduction run table2 --corpus data/fil8 --converged --models z_loss_net1
+        python -m reproduction run table2 --corpus data/fil8 --epochs 1 --at-once 6
     """
     budget = length.checked_budget(is_shared=running.is_shared)
-    rates, changes = length.rates_to_try(), _changes(settings, device)
-    runs = LargeTextRuns(
-        folder=running.runs, keeps=running.keep_runs, is_alone=not running.is_shared
-    )
-    named = DEFAULT_MODELS if models is None else listed_names(models, tuple(MODELS), "model")
+    rates, changes = length.rates_to_try(), trained.changes()
+    models = trained.listed_models()
 
     def collect(collector: Collector) -> list[str]:
         text = LargeText(
-            folder=corpus,
+            folder=trained.corpus,
             budget=budget,
             collector=collector,
-            runs=runs,
+            runs=running.large_text_runs(),
             rates=rates,
             changes=changes,
-            limit=limit,
+            limit=trained.limit,
         )
         if running.at_once == 1:
-            return collect_one_by_one(text, named)
-        return collect_at_once(text, named, running.at_once, console)
+            return collect_one_by_one(text, models)
+        return collect_at_once(text, models, running.at_once, console)
 
     make_records(collect, records, range(first_seed, first_seed + seeds))
-
-
-def _changes(settings: list[str] | None, device: str | None) -> dict[str, Any]:
-    """Return the settings of the user, and refuse settings that the budget decides."""
-    changes = changed_settings(settings, None, device)
-    for key in changes:
-        if key in _OF_BUDGET:
-            raise RunError(f"{key} is not to be set here: use {_BUDGETS}, which it would undo")
-    return changes

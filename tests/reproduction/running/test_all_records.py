@@ -1,4 +1,4 @@
-"""From texts to records, and from records to a report."""
+"""The whole way from texts to records, and from records to a report."""
 
 import dataclasses
 import math

@@ -50,7 +50,7 @@ def test_records_name_the_commit_that_was_trained(
     assert [record["commit"] for record in read_records(tmp_path / "figure2.jsonl")] == ["before"]
 
 
-def test_what_will_give_way_is_told_before_it_is_trained(
+def test_replacements_are_announced_before_the_training(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []

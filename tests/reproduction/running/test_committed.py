@@ -72,7 +72,9 @@ def test_every_record_of_a_figure_is_found_by_the_settings_it_gives(
         assert trials == (result.trials if is_tuned else None)
 
 
-def test_every_record_of_table_2_is_found_by_what_was_asked_for(texts: dict[str, Corpus]) -> None:
+def test_every_record_of_table_2_is_found_by_the_settings_of_its_command(
+    texts: dict[str, Corpus],
+) -> None:
     ledger = Ledger(COMMITTED, "table2")
     chosen: dict[tuple[object, ...], Chosen] = {}
     for result in ledger.results():

@@ -39,7 +39,7 @@ def test_records_are_found_by_choice_settings_and_seed(tmp_path: Path) -> None:
     assert ledger.find(("z_loss", "top_1_error"), {"training.lr": 0.1}, 1) is None
 
 
-def test_what_is_made_again_gives_way(tmp_path: Path) -> None:
+def test_a_record_that_is_made_again_replaces_the_old_one(tmp_path: Path) -> None:
     """The same seed, or the same choice with other settings; nothing else."""
     ledger = Ledger(tmp_path, "figure2")
     ledger.add([result(0), result(1), result(0, tuned_for="top_1_error")])
@@ -64,7 +64,7 @@ def test_stale_records_are_dropped(tmp_path: Path) -> None:
     assert [line.seed for line in ledger.results()] == [1]
 
 
-def test_what_gives_way_is_kept(tmp_path: Path) -> None:
+def test_replaced_records_are_kept(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, "figure2")
     ledger.add([result(0), result(1)])
     assert not ledger.replaced.exists()
@@ -106,7 +106,7 @@ def test_a_digest_decides_where_both_have_one(tmp_path: Path) -> None:
     assert ledger.add([result(1, digest="it", settings=more)]) == 0
 
 
-def test_what_is_no_record_is_never_written(tmp_path: Path) -> None:
+def test_a_wrong_record_is_never_written(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, "figure2")
     ledger.add([result(0)])
     with pytest.raises(ValueError, match=r'"trials" must be a finite number'):
@@ -134,7 +134,7 @@ def test_two_processes_lose_nothing(tmp_path: Path) -> None:
     assert sorted(line.seed for line in Ledger(tmp_path, "figure2").results()) == list(range(20))
 
 
-def test_what_has_given_way_is_counted(tmp_path: Path) -> None:
+def test_replaced_records_are_counted(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, "figure2")
     assert ledger.add([result(0), result(1)]) == 0
     assert ledger.add([result(0)]) == 0, "made again with the same settings"

@@ -21,7 +21,7 @@ from zloss_lab.sidebyside import SideBySide
 from zloss_lab.training import Experiment
 
 
-def test_losses_are_tested_with_what_is_best_for_each_score(
+def test_losses_are_tested_with_the_best_settings_for_each_score(
     folders: list[object], studies: Path, tmp_path: Path, stacks: list[list[Experiment]]
 ) -> None:
     asked = ["figure2", *folders, "--seeds", 2]
@@ -55,7 +55,7 @@ def test_losses_are_tested_with_what_is_best_for_each_score(
     )
 
 
-def test_what_is_there_is_not_trained_again(
+def test_existing_records_are_not_made_again(
     folders: list[object], tmp_path: Path, stacks: list[list[Experiment]]
 ) -> None:
     asked = ["figure2", *folders, *typed("--scores mrr,top_1_error")]
@@ -109,7 +109,7 @@ def test_new_settings_replace_old_ones(folders: list[object], tmp_path: Path) ->
     assert sorted(steps) == [("mrr", 0, 20), ("top_1_error", 0, 60), ("top_1_error", 1, 60)]
 
 
-def test_figure_5_takes_over_what_figure_2_has(
+def test_figure_5_takes_over_records_of_figure_2(
     folders: list[object], tmp_path: Path, stacks: list[list[Experiment]]
 ) -> None:
     asked = [*folders, *typed("--seeds 1 --scores mrr")]
@@ -121,7 +121,7 @@ def test_figure_5_takes_over_what_figure_2_has(
     assert [line | {"figure": 2} for line in five[:2]] == two
 
 
-def test_what_gives_way_to_the_records_of_another_figure_is_told_once(
+def test_a_replacement_by_records_of_another_figure_is_announced_once(
     folders: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = [*folders, *typed("--seeds 1 --scores mrr")]

@@ -122,7 +122,7 @@ def without_origin(records: list[Any]) -> list[Any]:
     return [{key: value for key, value in record.items() if key != "commit"} for record in records]
 
 
-def test_other_b_that_give_way_are_told(
+def test_removed_points_with_other_b_are_reported(
     folders: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The best a has moved, and other b are of interest there."""
@@ -137,7 +137,7 @@ def test_other_b_that_give_way_are_told(
     assert without_origin(lines(tmp_path, "figure3")) == without_origin(points)
 
 
-def test_curves_of_what_is_best_for_four_errors(
+def test_curves_have_the_best_settings_for_four_errors(
     folders: list[object], studies: Path, tmp_path: Path, opened: list[str]
 ) -> None:
     assert run("figure4", *folders, "--seeds", 2) == 0

@@ -199,7 +199,7 @@ def test_studies_win_and_the_command_says_where_settings_come_from(
         ),
     ],
 )
-def test_what_is_missing_is_said_in_a_line(
+def test_missing_settings_end_with_one_line(
     arguments: tuple[str, ...],
     message: str,
     tmp_path: Path,

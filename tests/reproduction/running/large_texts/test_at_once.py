@@ -86,7 +86,7 @@ def test_records_are_those_of_one_after_the_other(
     assert lines(tmp_path / "records", "table2") == found
 
 
-def test_only_what_is_missing_is_begun(
+def test_only_missing_records_are_begun(
     table2: list[object], tmp_path: Path, begun: list[str]
 ) -> None:
     asked = [*table2, "--epochs", 1, "--models", "constant,z_loss_net1"]
@@ -124,7 +124,7 @@ def test_seeds_of_a_model_have_the_rate_that_was_found_first(
     assert capsys.readouterr().out.count("no others are tried") == 1
 
 
-def test_what_gives_way_is_told_once(
+def test_replacements_are_announced_once(
     table2: list[object], tmp_path: Path, begun: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = [*table2, "--epochs", 1, "--models", "z_loss_net1", "--seeds", 2, "--at-once", 2]
@@ -139,7 +139,7 @@ def test_what_gives_way_is_told_once(
     assert len(lines(tmp_path / "records", "table2.replaced")) == 4
 
 
-def test_of_what_fails_nothing_is_told_twice(
+def test_a_failure_repeats_no_message(
     table2: list[object],
     begun: list[str],
     capsys: pytest.CaptureFixture[str],

@@ -87,7 +87,7 @@ if __name__ == "__main__":
 
 
 @posix_only
-def test_nobody_outlives_the_parent(tmp_path: Path) -> None:
+def test_no_process_outlives_its_parent(tmp_path: Path) -> None:
     (tmp_path / "one_job.py").write_text(ONE_JOB)
     places = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "src")))}
     command = [sys.executable, str(tmp_path / "one_job.py")]
@@ -108,7 +108,7 @@ def hears_ctrl_c() -> Iterator[None]:
 
 @posix_only
 @pytest.mark.usefixtures("hears_ctrl_c")
-def test_who_waits_for_another_command_hears_that_it_is_to_stop(tmp_path: Path) -> None:
+def test_a_process_that_waits_for_another_can_be_stopped(tmp_path: Path) -> None:
     """Asked by its parent, a process gets no signal, which would end the wait for a lock."""
     with ExitStack() as others:
         others.enter_context(locked(tmp_path))

@@ -12,7 +12,7 @@ from zloss_lab.records import read_records
 from zloss_lab.training import Experiment
 
 
-def test_what_is_there_is_not_trained_again(
+def test_existing_records_are_not_made_again(
     table2: list[object], tmp_path: Path, fitted: list[Experiment]
 ) -> None:
     asked = [*table2, "--budget", 0.1, "--models", "constant,z_loss_net1"]
@@ -61,7 +61,7 @@ def test_a_setting_that_changes_nothing_makes_no_other_record(
     assert len(fitted) == 1
 
 
-def test_what_gives_way_is_told_first_and_kept(
+def test_replaced_records_are_announced_first_and_kept(
     table2: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = [*table2, "--models", "z_loss_net1", "--budget", 0.1, "--try-for", 0.1]

@@ -62,7 +62,7 @@ def test_the_rate_of_a_stale_record_is_not_taken(
     )
 
 
-def test_rates_that_were_not_tried_are_not_told(
+def test_records_name_only_the_rates_that_were_tried(
     table2: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A second seed takes the rate of the first."""
