@@ -97,8 +97,8 @@ def _shared_device(evidence: Evidence) -> str:
     trainings = "1 training" if shared == 1 else f"{shared} trainings"
     return (
         f" {trainings} shared the device with others. Tables mark their times by the word about. This is the time of "
-        "their epochs at the pace of the same model when it was alone on the same text. A model that was never alone has "
-        "the pace of another one with the same network, head and loss."
+        "their epochs at the pace of the same model when it was alone on the same text. A model that was never alone "
+        "has the pace of another one with the same network, head and loss."
     )
 
 
