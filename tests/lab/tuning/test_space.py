@@ -1,4 +1,4 @@
-"""Search spaces: what a table means, and what is wrong with one that means nothing."""
+"""Search spaces: the meaning of a table, and the messages for wrong ones."""
 
 import random
 import re

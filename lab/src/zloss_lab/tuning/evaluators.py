@@ -21,7 +21,8 @@ from zloss_lab.sidebyside import SideBySide, TrialOutcome
 from zloss_lab.sidebyside.trial_settings import FREE_KEYS, check_trials
 from zloss_lab.training import DivergedError, Experiment, TrainingProgress, fit
 
-PASSING = "running-"  # begins the name of a run's folder that is deleted when the trial ends
+# Begins the name of the folder of a run that is deleted when its trial ends.
+RUNNING_PREFIX = "running-"
 _LOSS_OPTIONS = {f"network.head.{option}" for loss in LOSSES.values() for option in loss.options}
 
 # Called with the epochs done and the new validations by trial; returns the trials to stop.
@@ -90,7 +91,7 @@ class OneByOne:
             if self.keeps_runs:
                 fit(experiment, self.folder / "runs" / f"{number:05d}", watch=watch)
             else:
-                with _passing(self.folder / f"{PASSING}{number:05d}") as folder:
+                with _temporary(self.folder / f"{RUNNING_PREFIX}{number:05d}") as folder:
                     fit(_without_checkpoints(experiment), folder, watch=watch)
         except _Stopped:
             return Ending("stopped")
@@ -102,7 +103,7 @@ class OneByOne:
 
 
 @contextmanager
-def _passing(folder: Path) -> Iterator[Path]:
+def _temporary(folder: Path) -> Iterator[Path]:
     """Delete the folder at the end of the block. If the process is killed, the next worker deletes it."""
     try:
         yield folder

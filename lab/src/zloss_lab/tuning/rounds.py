@@ -94,12 +94,12 @@ class Round:
 
     def _end(self, number: int, ending: Ending) -> Trial:
         try:
-            return self._written(number, ending)
+            return self._stored_end(number, ending)
         except UpdateFinishedTrialError:
             # The storage counts the trial as interrupted, and another trial makes up for it.
             return self._view(number, "interrupted", GIVEN_UP)
 
-    def _written(self, number: int, ending: Ending) -> Trial:
+    def _stored_end(self, number: int, ending: Ending) -> Trial:
         """Store the end of a trial.
 
         A trial that diverged or failed is "pruned" for Optuna, which then avoids similar hyper-parameters. Trials that

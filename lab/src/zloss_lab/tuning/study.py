@@ -22,7 +22,7 @@ from optuna.trial import TrialState
 from zloss_lab.durable import is_partial, locked, tidied
 from zloss_lab.runs import RunError, require_utf8
 from zloss_lab.training import deferred_interrupt
-from zloss_lab.tuning.evaluators import PASSING, Evaluator
+from zloss_lab.tuning.evaluators import RUNNING_PREFIX, Evaluator
 from zloss_lab.tuning.plan import FILE, StudyPlan
 from zloss_lab.tuning.rounds import Round, StudyWatcher, begun_trials
 from zloss_lab.tuning.sampling import NumberedTPE
@@ -122,9 +122,11 @@ class TuningStudy:
     def _remove_leftovers(self) -> None:
         """Delete the runs of killed workers. A worker that still holds the lock of its run is alive, and keeps it."""
         ended = {
-            f"{PASSING}{trial.number:05d}" for trial in self.trials() if trial.state != "running"
+            f"{RUNNING_PREFIX}{trial.number:05d}"
+            for trial in self.trials()
+            if trial.state != "running"
         }
-        for place in self.folder.glob(f"{PASSING}*"):
+        for place in self.folder.glob(f"{RUNNING_PREFIX}*"):
             if place.name in ended:
                 # Another worker may delete the folder at the same moment.
                 with suppress(FileNotFoundError), locked(place, waits=False) as is_left:
