@@ -28,16 +28,19 @@ def run_demo(folder: Path, console: Console) -> None:
     """Prepare the text, train, evaluate, predict and plot."""
     corpus = demo_corpus(folder / "corpus", console)
     console.print(corpus_table(corpus))
+    print_plainly(console, "\nTraining a network. These are its scores on the validation split:")
     run = trained_run(corpus, folder / "run", console)
     model = TrainedModel.load(run.folder)
     with count_bar(console, "evaluating") as watch:
         results = model.evaluate("test", limit=20_000, progress=watch)
+    print_plainly(console, "\nThe network and a guess by word frequency on the test split:")
     console.print(evaluation_table(results))
+    print_plainly(console, "The words that the network expects next:\n")
     for beginning in BEGINNINGS:
         words = ", ".join(word for word, _ in model.predict(beginning, 8))
         console.print(f"{beginning} [bold]...[/bold]  {escape(words)}", highlight=False)
     plot_runs([run], folder / "curve.png", "top_10_error")
-    hint = f'Validation curve: {folder / "curve.png"}. Next: zloss predict {quote(str(run.folder))} "your words"'
+    hint = f'\nValidation curve: {folder / "curve.png"}. Next: zloss predict {quote(str(run.folder))} "your words"'
     print_plainly(console, hint)
 
 

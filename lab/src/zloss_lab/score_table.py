@@ -1,5 +1,7 @@
 """Scores as text for the terminal: a table of evaluations, a line of scores, and headings of columns."""
 
+import math
+
 from rich.table import Table
 
 from zloss_lab.evaluation import Evaluation
@@ -24,7 +26,8 @@ def formatted(result: Evaluation, *, with_widths: bool = True) -> dict[str, str]
     cells = {}
     for name in (*(f"top_{k}_error" for k in result.top_k_error), "mrr", "mean_rank", "perplexity"):
         if name in record:
-            width = record.get(f"{name}_half_width") if with_widths else None
+            is_finite = math.isfinite(record[name])  # an infinite score has no interval
+            width = record.get(f"{name}_half_width") if with_widths and is_finite else None
             style = ".1%" if name.endswith("error") else ".3f" if name == "mrr" else ",.1f"
             cells[name.replace("_", " ")] = f"{record[name]:{style}}" + (
                 "" if width is None else f" ± {width:{style}}"

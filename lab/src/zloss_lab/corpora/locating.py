@@ -187,7 +187,7 @@ def _by_hand(name: str) -> str:
     corpus = CATALOGUE[name]
     if corpus.package:
         return corpus.advice
-    return f"{corpus.advice}; then name their folder: zloss data prepare {name} --to CORPUS --from FOLDER"
+    return f"{corpus.advice}; then name the folder with them: zloss data prepare {name} --to CORPUS --from FOLDER"
 
 
 def _sentence(text: str) -> str:
