@@ -1,4 +1,4 @@
-"""For tests on a GPU, and for those of what happens on one that have none."""
+"""Tools for tests on a GPU, and for tests that pretend to have one."""
 
 import warnings
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from torch import Tensor
 
 @contextmanager
 def no_synchronisation() -> Iterator[None]:
-    """Fail where the host waits for the device."""
+    """Fail if the host waits for the device."""
     torch.cuda.synchronize()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch calls the mode a prototype
@@ -24,7 +24,7 @@ def no_synchronisation() -> Iterator[None]:
 
 
 def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a `CapturedStep` begin on a CPU as it does on a GPU, up to the capture; `tolist` is what waits there."""
+    """Make a `CapturedStep` on a CPU work as on a GPU, up to the capture. Only `tolist` waits there."""
     mode: int | str = 0
 
     def set_mode(new: int | str) -> None:

@@ -1,4 +1,4 @@
-"""For tests of what a step holds."""
+"""A watch on the memory of a step."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class LargestTensor(TorchDispatchMode):
-    """Watches for the largest tensor that is made, views of what the module holds left out."""
+    """A mode that finds the largest tensor that is made, without views of the tensors of the module."""
 
     numel: int  # of the largest so far; of a sparse one, the entries that it stores
 

@@ -26,7 +26,7 @@ def test_on_a_cpu_the_step_just_runs() -> None:
 
 
 def test_the_third_call_must_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the capture after it must not; but its operations run, and are none of a graph."""
+    """The third call is a rehearsal: it must not wait, like the capture after it, but its operations run."""
     pretend_gpu(monkeypatch)
     seen = []
     step = zloss.CapturedStep(lambda x: seen.append((must_not_wait(), is_capturing())) or x)  # type: ignore[func-returns-value]
@@ -43,11 +43,11 @@ def test_a_step_that_waits_is_refused_at_the_third_call(monkeypatch: pytest.Monk
     with pytest.raises(RuntimeError, match="cannot be captured as a CUDA graph"):
         step(torch.ones(1))
     assert not must_not_wait()
-    assert torch.ones(1).tolist() == [1.0]  # which is no error any more
+    assert torch.ones(1).tolist() == [1.0]  # waiting is allowed again
 
 
 def test_an_error_of_another_kind_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who catches a lack of memory, to try less, must hear of it; and the rehearsal is still to come."""
+    """Code that catches an error of memory, to try a smaller batch, must get this error. The rehearsal is repeated."""
     pretend_gpu(monkeypatch)
     errors = [None, None, torch.OutOfMemoryError("no room"), None]
     rehearsed = []
@@ -67,7 +67,7 @@ def test_an_error_of_another_kind_stays_what_it_is(monkeypatch: pytest.MonkeyPat
 
 
 class CountedGraph:
-    """In place of a graph: notes what was captured, and runs the step."""
+    """A replacement of a graph that notes the captures, and runs the step."""
 
     captured: list[torch.Size]
     is_outdated = False
@@ -92,7 +92,7 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
 
 
 def test_every_shape_is_rehearsed_before_its_capture(captured: list[torch.Size]) -> None:
-    """What Triton compiles for it must lie before the capture, and what waits with it must be refused."""
+    """Triton must compile for this shape before the capture, and a step that waits with this shape must be refused."""
     rehearsed = []
     step = zloss.CapturedStep(lambda x: rehearsed.append((len(x), must_not_wait())) or x)  # type: ignore[func-returns-value]
     take_steps(step, [(torch.ones(rows),) for rows in (4, 4, 4, 4, 2, 2, 2, 2, 4, 2)])
@@ -142,12 +142,12 @@ def test_a_hyper_parameter_may_be_any_number_of_the_host(kind: Callable[[float],
         loss(torch.randn(3, 20), torch.tensor([1, 2, 3]))
     loss.b = kind(10.0)
     assert not context.constants[0].have_changed()
-    loss.b += 1  # in place where it is a tensor
+    loss.b += 1  # changes a tensor in place
     assert context.constants[0].have_changed()
 
 
 def test_a_captured_step_goes_at_once(captured: list[torch.Size]) -> None:
-    """With the memory of its graphs, which nobody would miss on the host: a collection might come too late."""
+    """The memory of its graphs is freed at once. On the host it looks small, so a collection might come too late."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     step = zloss.CapturedStep(lambda x: x, optimizers=[optimizer])
     take_steps(step, [(torch.ones(1),)] * 4)
@@ -178,7 +178,7 @@ def test_a_captured_step_in_another_is_part_of_it(captured: list[torch.Size]) ->
 
 
 def test_a_step_without_inputs_is_where_its_parameters_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine with a GPU too: a graph would hold nothing of what a CPU does, and replay nothing."""
+    """This holds on a machine with a GPU too: a graph would contain no operation of the CPU, and replay nothing."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     calls = []

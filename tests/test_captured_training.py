@@ -26,12 +26,12 @@ def test_captured_steps_are_the_steps(device: torch.device) -> None:
                 optimizer.param_groups[0]["lr"] = 1.0
         inputs = batch(number, device, rows=B if number % 7 else B // 2)  # and so is a shape
         assert torch.allclose(step(*inputs), expected(*inputs), rtol=1e-4)
-    # Both round to float32 after every step, in another order where targets repeat.
+    # Both round to float32 after every step. The order of sums differs for repeated targets.
     assert torch.allclose(replayed.layer.weight(), plain.layer.weight(), rtol=0, atol=1e-5)
 
 
 def test_a_changed_hyper_parameter_is_heeded(device: torch.device) -> None:
-    """As it is without a graph: one that was captured with the old value would go on with it."""
+    """A changed value has the same effect with and without a graph. An old graph would go on with the old value."""
 
     def losses(*, is_captured: bool) -> list[float]:
         torch.manual_seed(1)
@@ -47,12 +47,12 @@ def test_a_changed_hyper_parameter_is_heeded(device: torch.device) -> None:
             found.append(step(*batch(number, device)).item())
         return found
 
-    # float32, and other kernels while a step is captured; with the old a the loss would be another by a tenth or more.
+    # A captured step uses other kernels in float32. With the old a the loss would differ by a tenth or more.
     assert losses(is_captured=True) == pytest.approx(losses(is_captured=False), rel=1e-4)
 
 
 class Trainer:
-    """Has a captured step that is a method of its own: a cycle, which goes by garbage collection."""
+    """A trainer with a captured step that is its own method. This makes a cycle, which garbage collection deletes."""
 
     def __init__(self, device: torch.device) -> None:
         head = make_head(device)
@@ -65,7 +65,7 @@ class Trainer:
 
 
 def test_an_old_graph_does_not_go_during_a_capture(cuda: torch.device) -> None:
-    """To destroy one then is not permitted, and spoils the other."""
+    """CUDA does not permit to destroy a graph during a capture, and the capture would fail."""
     batches = [batch(number, cuda) for number in range(6)]
     old, new = [Trainer(cuda)], Trainer(cuda)
     take_steps(old[0].step, batches)
@@ -91,7 +91,7 @@ def test_a_layer_is_refactored_between_replays(cuda: torch.device) -> None:
     )
     assert layer.condition() < 1.1
     assert isinstance(plain.layer, zloss.FactoredLinear)
-    # The host hears of the condition later than without a graph, and so refactors no more often.
+    # The host gets the condition later than without a graph, so it does not refactor more often.
     assert 0 < layer.refactors <= plain.layer.refactors + 1
 
 
@@ -126,7 +126,7 @@ def test_a_step_too_large_is_refused_with_a_rate_that_would_do(cuda: torch.devic
     step = zloss.CapturedStep(training_step(head, optimizer), optimizers=[optimizer])
     take_steps(step, (batch(number, cuda) for number in range(6)))
     optimizer.param_groups[0]["lr"] = (
-        1e4  # before the capture, a step is solved instead of summed up
+        1e4  # before the capture, a step solves its system instead of summing a series
     )
     with pytest.raises(zloss.RefusedStepError, match="lr <=") as refused:
         take_steps(step, (batch(number, cuda) for number in range(200)))
@@ -142,7 +142,7 @@ def test_a_step_that_waits_says_so(cuda: torch.device) -> None:
 
 
 def test_graphs_do_not_outlive_their_memory(cuda: torch.device) -> None:
-    """Graphs come and go with every change of a learning rate; what cuBLAS scratched in must not be used afterwards."""
+    """Every change of a learning rate makes a new graph. The workspace of cuBLAS in an old one must not be used."""
     plain = make_head(cuda)
     replayed = copy.deepcopy(plain)
     optimizers = [plain.sgd(5.0), replayed.sgd(5.0)]
@@ -151,6 +151,8 @@ def test_graphs_do_not_outlive_their_memory(cuda: torch.device) -> None:
     for number in range(80):
         for optimizer in optimizers:
             optimizer.param_groups[0]["lr"] = 5.0 - 0.01 * (number // 2)
-        torch.full((2**20,), float("nan"), device=cuda)  # in the place of a graph that went
+        torch.full(
+            (2**20,), float("nan"), device=cuda
+        )  # this may take the memory of a deleted graph
         inputs = batch(number, cuda)
         assert torch.allclose(step(*inputs), expected(*inputs), rtol=1e-4)

@@ -15,7 +15,7 @@ from tests.twin_networks import batch, twin_networks
 @pytest.mark.parametrize("max_norm", [1e-3, 1e3])
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_clipping_a_whole_network(max_norm: float, accumulate: int, device: torch.device) -> None:
-    """One norm over trunk and output layer: training stays that of the dense twin under torch's own clipping."""
+    """With one norm over trunk and output layer, training equals that of the dense twin under torch's own clipping."""
     factored, dense = twin_networks(device)
     trunk_sgd = torch.optim.SGD(factored.trunk.parameters(), 0.5)
     output_sgd = zloss.FactoredSGD(factored.output, 0.5)  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ def test_a_sparse_gradient_without_entries_has_no_norm(device: torch.device) -> 
 
 
 def test_clipping_refuses_the_bare_parameters_of_a_factored_layer(device: torch.device) -> None:
-    """Whose gradient they do not hold: the norm would be wrong, and the layer not clipped."""
+    """The parameters of a layer do not hold its gradient: the norm would be wrong, and the layer not clipped."""
     trunk, output = nn.Linear(4, 6, device=device), zloss.FactoredLinear(6, 50, device=device)
     network = nn.ModuleList([trunk, output])
     assert zloss.clip_grad_norm_(network.parameters(), 1.0) == 0, "nothing is recorded yet"

@@ -57,7 +57,10 @@ class ScaledTwins:
         self.scaler.update()
         after = self.factored.weight(), self.dense.weight()
         assert self.factored.recorded_gradient() is None
-        for optimizer in (self.trunk_sgd, self.dense_sgd):  # the factored layer has used its own up
+        for optimizer in (
+            self.trunk_sgd,
+            self.dense_sgd,
+        ):  # the factored layer has used up its own gradient
             optimizer.zero_grad()
         return not torch.equal(after[0], before[0]), not torch.equal(after[1], before[1])
 
@@ -68,7 +71,7 @@ class ScaledTwins:
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_grad_scaler(precision: torch.dtype, accumulate: int, device: torch.device) -> None:
-    """Every step is that of dense SGD under the same scaler, whatever the scale, and skipped where that is."""
+    """Every step equals the step of dense SGD under the same scaler, for any scale. Both skip the same steps."""
     scaler = torch.amp.GradScaler(
         device.type, init_scale=1000.0, growth_factor=3.0, growth_interval=2
     )
@@ -79,20 +82,20 @@ def test_grad_scaler(precision: torch.dtype, accumulate: int, device: torch.devi
         for _ in range(accumulate):
             twins.backward(precision, times=float("inf") if is_spoilt else 1.0)
         assert twins.step() == (not is_spoilt, not is_spoilt)
-        # Two rounding errors of the scale, which is no power of two: torch has its inverse in float32.
+        # Two rounding errors of the scale, which is not a power of two: torch has its inverse in float32.
         assert twins.error() < 1e-6
         assert not is_spoilt or scaler.get_scale() < scale
 
 
 def test_grad_scaler_that_starts_too_high(device: torch.device) -> None:
-    """The scaled loss overflows float32: no step until the scale has come down, by the gradients of the trunk alone."""
+    """The scaled loss overflows float32. No step is taken until gradients of the trunk have lowered the scale."""
     scaler = torch.amp.GradScaler(device.type, init_scale=2.0**127, backoff_factor=2.0**-30)
     twins = ScaledTwins(scaler, device, torch.float32)
     moved = []
     for _ in range(6):
         twins.backward(torch.float32, times=100.0)
         moved.append(twins.step())
-        assert twins.error() < 1e-5  # float32, some steps
+        assert twins.error() < 1e-5  # some steps in float32
     assert moved == [(False, False)] + [(True, True)] * 5
 
 
@@ -110,7 +113,7 @@ def test_the_scale_follows_the_trunk_where_the_head_overflows(device: torch.devi
 
 @pytest.mark.parametrize("is_enabled", [True, False])
 def test_grad_scaler_with_clipping(is_enabled: bool, device: torch.device) -> None:
-    """The whole network and its dense twin, each as torch has it: unscale, clip, step; the scale is a power of two."""
+    """The network and its dense twin unscale, clip and step as torch documents it. The scale is a power of two."""
     networks = twin_networks(device)
     factored, dense = networks
     trunk_sgd = torch.optim.SGD(factored.trunk.parameters(), 0.5)
@@ -145,7 +148,7 @@ def test_grad_scaler_with_clipping(is_enabled: bool, device: torch.device) -> No
 
 
 def test_one_layer_that_overflows_stops_all_of_its_optimizer(device: torch.device) -> None:
-    """As with torch's, and no other optimizer."""
+    """An overflow stops the whole optimizer of the layer, as with the optimizers of torch, and no other optimizer."""
     layers = [zloss.FactoredLinear(4, 9, device=device) for _ in range(3)]
     optimizers = [zloss.FactoredSGD(layers[:2], 1.0), zloss.FactoredSGD(layers[2], 1.0)]
     scaler, befores = torch.amp.GradScaler(device.type), [layer.weight() for layer in layers]
@@ -165,7 +168,7 @@ def test_one_layer_that_overflows_stops_all_of_its_optimizer(device: torch.devic
 def scaled_step(
     device: torch.device,
 ) -> tuple[torch.amp.GradScaler, zloss.FactoredLinear, zloss.FactoredSGD]:
-    """A layer with a scaled gradient recorded; a change of its weights is that gradient, but for the learning rate."""
+    """Return a layer with a recorded scaled gradient. Up to the learning rate, its step changes the weights by it."""
     scaler = torch.amp.GradScaler(device.type, init_scale=2.0**10)
     layer = zloss.FactoredLinear(4, 9, device=device, dtype=torch.float64, synchronous=True)
     scaler.scale(
@@ -188,7 +191,7 @@ def test_unscaling_by_the_scaler_alone_is_refused(device: torch.device) -> None:
 
 
 def test_nothing_is_divided_twice(device: torch.device) -> None:
-    """Not by unscaling again, nor by the step after it; and a gradient that comes later is divided once too."""
+    """Neither a second unscaling nor the step divides it again. A later gradient is divided once as well."""
     scaler, layer, optimizer = scaled_step(device)
     norm = layer.grad_norm().item()
     for _ in range(2):
@@ -205,7 +208,7 @@ def test_nothing_is_divided_twice(device: torch.device) -> None:
 
 @pytest.mark.parametrize("is_new", [False, True])
 def test_after_a_step_that_was_refused_under_a_scaler(is_new: bool, device: torch.device) -> None:
-    """The scale that torch has left with the optimizer is applied neither to the same gradient again nor to another."""
+    """Torch leaves its scale with the optimizer. It is not applied to the same gradient again or to another one."""
     scaler, layer, optimizer = scaled_step(device)
     before, norm = layer.weight(), layer.grad_norm().item() / 2**10
     optimizer.param_groups[0]["lr"] = float("nan")
@@ -247,4 +250,4 @@ def test_row_sparse_gradients_under_a_grad_scaler(device: torch.device) -> None:
         scaler.update()
         assert (
             relative_error(rows.weight.detach(), dense.weight.detach()) < 1e-6
-        )  # float32, three steps
+        )  # three steps in float32

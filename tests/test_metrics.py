@@ -16,7 +16,7 @@ from zloss import MeanReciprocalRank, Perplexity, TopKError
 Metric = TopKError | MeanReciprocalRank
 METRICS: list[Metric] = [TopKError(1), TopKError(5), MeanReciprocalRank()]
 every_metric = pytest.mark.parametrize("metric", METRICS, ids=["top-1", "top-5", "MRR"])
-SUMMED = 1e-12  # float64 sums of some dozen terms below 1
+SUMMED = 1e-12  # for float64 sums of some dozen terms below 1
 
 
 @pytest.fixture(autouse=True)
@@ -179,7 +179,7 @@ def perplexity(log_prob: list[float]) -> float:
 def test_perplexity_is_its_definition(log_prob: list[float]) -> None:
     metric = Perplexity()
     metric.update(torch.tensor(log_prob, dtype=torch.float64))
-    # Exponents up to 50, summed in float64: an error of some 1e-14, which exp makes a relative one.
+    # Exponents up to 50 are summed in float64 with an error of some 1e-14. Exp makes it a relative error.
     assert metric.compute() == pytest.approx(perplexity(log_prob), rel=1e-12)
 
 
@@ -218,7 +218,7 @@ def test_only_what_is_counted_counts(ignored: float, device: torch.device) -> No
 
 
 def test_what_a_model_cannot_be_forgiven() -> None:
-    """A target of probability 0 makes it infinite, and so does one too improbable for a float; a NaN stays one."""
+    """A target with the probability 0 makes it infinite, and so does one too small for a float. NaN stays NaN."""
     for log_prob, expected in (
         (-math.inf, math.inf),
         (-800.0, math.inf),

@@ -209,7 +209,7 @@ SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
 
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_schedulers(name: str) -> None:
-    """Dense SGD under the same schedule; what it leaves in the groups can be saved and loaded."""
+    """Dense SGD follows the same schedule. The entries of the schedule in the groups can be saved and loaded."""
     twins = make_twins(8, 60, device=torch.device("cpu"))
     schedules = [SCHEDULERS[name](o) for o in (twins.factored_optimizer, twins.dense_optimizer)]
     for _ in range(6):

@@ -20,11 +20,11 @@ HEADS = (
     "factored",
     "hierarchical",
     "sampled",
-)  # that cannot be inside of `DistributedDataParallel`
+)  # they cannot be inside of `DistributedDataParallel`
 
 
 def make_network(name: str) -> tuple[nn.Module, zloss.Head]:
-    """With torch's random numbers, which a sampled softmax draws from, at the same place everywhere."""
+    """The random numbers of torch, from which a sampled softmax draws, have the same state in all processes."""
     torch.manual_seed(0)
     trunk = nn.Sequential(nn.Linear(6, 8), nn.Tanh()).double()
     return trunk, zloss.HeadConfig(head=name).build(8, CLASSES, dtype=torch.float64)
@@ -53,7 +53,7 @@ def weights(trunk: nn.Module, output: zloss.Head) -> list[Tensor]:
 
 
 def in_processes(work: Callable[[int, str], Any], name: str, folder: Path) -> list[Any]:
-    """What each process leaves in its file."""
+    """The results that each process writes to its file."""
     spawn(_join, args=(work, name, folder), nprocs=PROCESSES)
     return [torch.load(folder / f"{rank}.pt") for rank in range(PROCESSES)]
 
@@ -116,7 +116,7 @@ def test_processes_train_as_one_with_the_whole_batch(name: str, tmp_path: Path) 
     expected = weights(trunk, output)
     for found in in_processes(train_a_share, name, tmp_path):
         for ours, theirs in zip(found, expected, strict=True):
-            # float64, sums of the same few terms in another order.
+            # Sums of the same few float64 terms in another order.
             torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
@@ -131,7 +131,7 @@ def test_a_factored_layer_that_is_shared_out_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_replica_of_a_factored_layer_is_refused() -> None:
-    """What `DataParallel` calls on each GPU: the record would go with the replica, and nothing would train."""
+    """`DataParallel` calls replicas on each GPU. The record would be lost with the replica, and nothing would train."""
     layer = zloss.FactoredLinear(4, 9)
     replica: Any = layer._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
     replica.V = layer.V * 1
@@ -150,7 +150,7 @@ def test_a_single_process_has_its_own_batch() -> None:
 def test_the_gradient_is_that_of_the_own_rows(
     columns: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Times the number of processes, by which `DistributedDataParallel` divides it: rank 1 of 3 here."""
+    """The factor is the number of processes, by which `DistributedDataParallel` divides. This is rank 1 of 3."""
 
     def all_gather(parts: list[Tensor], rows: Tensor, group: Any) -> None:
         for rank, part in enumerate(parts):

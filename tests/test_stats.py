@@ -15,7 +15,7 @@ from torch import Tensor
 from zloss import SphericalStats
 from zloss.stats import checked_logits, mean_and_scatter, z_normalize
 
-# float64, sums of some dozen terms of size 10.
+# Sums of some dozen terms of size 10 in float64.
 assert_close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
 
 
@@ -93,7 +93,7 @@ def test_ignored_targets_are_cut_off() -> None:
     assert stats.counted.tolist() == [True, True, False]
     assert stats.target[~stats.valid].count_nonzero() == 0
     (gradient,) = torch.autograd.grad(stats.target.sum(), logits)
-    # Padding points at class 0, which must not see it.
+    # Padding has the index 0, which must not give class 0 a gradient.
     assert gradient.nonzero().tolist() == [[0, 1], [1, 2]]
 
 
@@ -113,9 +113,9 @@ def test_a_vector_broadcasts_against_targets_of_both_shapes() -> None:
         assert torch.equal(spread, vector[:, None].expand_as(spread))
 
 
-# In float32 with a mean of 1e4 and a deviation of 1, the mean is rounded to a few ulp = 1e-3. Taken twice through the
-# rows that adds (1e-3)^2 = 1e-6 to the variance of 1, and summing adds some eps = 1e-7. The sum of squares, however, is
-# rounded to 1e8 * 6e-8 = 6, several times the variance itself.
+# In float32 with a mean of 1e4 and a deviation of 1, the mean is rounded to a few ulp = 1e-3. With two passes over the
+# rows this adds (1e-3)^2 = 1e-6 to the variance of 1, and summing adds some eps = 1e-7. But a sum of squares is rounded
+# to 1e8 * 6e-8 = 6, several times the variance.
 MEAN_DOMINATED = 1e-5
 LOST = 0.1
 
@@ -147,9 +147,7 @@ def test_float32_sums_lose_a_variance_that_the_mean_dominates(device: torch.devi
     logits, variance = mean_dominated_logits(device)
     stats = SphericalStats(logits[:, 0], logits.sum(1), logits.square().sum(1), 1000)
     assert relative_error(stats.variance, variance) > LOST
-    assert (
-        stats.variance.min() >= 0
-    )  # cancellation may leave nothing, but never a negative variance
+    assert stats.variance.min() >= 0  # cancellation may give 0, but never a negative variance
 
 
 def test_float64_sums_keep_it(device: torch.device) -> None:
@@ -161,7 +159,7 @@ def test_float64_sums_keep_it(device: torch.device) -> None:
     )  # 1e8 * 1e-16, with room for the sum of 1000 terms
 
 
-# 0.1, 0.3 and 1e4 / 3 are no binary fractions: their sum is rounded, the more so the more of them there are.
+# 0.1, 0.3 and 1e4 / 3 are not binary fractions. Their sum is rounded, and the error grows with the number of terms.
 @pytest.mark.parametrize(
     ("classes", "value"),
     [*product([2, 7, 1000], [0.0, 0.1, 0.3, -1e4 / 3, 1e-30]), (10**6, 0.1), (10**7, 0.3)],
@@ -184,7 +182,7 @@ def test_a_spread_below_the_rounding_of_the_mean_is_noise(
 
 
 def test_z_scores_stay_in_bounds_where_squares_underflow() -> None:
-    # Squares of 1e-20 are denormal: what is left of their digits must not make a score beyond sqrt(C - 1).
+    # Squares of 1e-20 are denormal. Their few digits must not make a score above sqrt(C - 1).
     sizes = torch.logspace(-25, -15, 201)
     logits = torch.zeros(201, 4)
     logits[:, 0] = sizes

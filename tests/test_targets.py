@@ -1,4 +1,4 @@
-"""Targets: one shape for all, padding told apart from classes, and nothing out of range."""
+"""Targets: they have one shape, padding differs from classes, and no target is out of range."""
 
 import re
 from typing import Any
@@ -44,7 +44,7 @@ def test_every_value_is_a_class_or_ignored_or_out_of_range(
     assert targets.valid.tolist() == [[c != ignore_index for c in row] for row in target]
     bad = [c for row in target for c in row if c != ignore_index and not 0 <= c < CLASSES]
     assert bool(targets.out_of_range) == bool(bad)
-    # Safe to index with, whatever was passed.
+    # The index is safe for any target.
     assert targets.index.min() >= 0
     assert targets.index.max() < CLASSES
     if bad:
@@ -66,7 +66,7 @@ def test_parsing_leaves_the_verdict_on_the_device(device: torch.device) -> None:
 
 
 def test_a_multi_hot_matrix_is_told_by_its_columns() -> None:
-    """Its zeros and ones would pass for classes. With few classes it cannot be told from targets that repeat."""
+    """Its zeros and ones would be valid classes. With few classes it looks like targets that repeat."""
     with pytest.raises(
         ValueError, match="as many columns as there are classes, 2000: of a multi-hot matrix"
     ):
@@ -85,7 +85,7 @@ def test_no_rows_are_fine() -> None:
     assert targets.index.shape == targets.valid.shape == (0, 1)
 
 
-# Narrow integers wrap where they meet a number that they cannot hold: -100 is 156 in uint8, 200 is -56 in int8.
+# Narrow integers wrap a number that they cannot hold: -100 is 156 in uint8, and 200 is -56 in int8.
 @pytest.mark.parametrize(
     ("dtype", "target", "num_classes", "ignore_index", "culprit"),
     [

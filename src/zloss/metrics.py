@@ -12,7 +12,8 @@ from torch import Tensor
 
 from zloss.precision import finest_dtype
 
-_LARGEST_EXPONENT = 709.0  # beyond it there is no float for `math.exp` to return, and it raises
+# `math.exp` raises an error for a larger number, because no float can hold the result.
+_LARGEST_EXPONENT = 709.0
 
 
 class _RankMetric(ABC):
@@ -22,7 +23,7 @@ class _RankMetric(ABC):
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Start again without ranks."""
         # (3,) sum of scores, number of ranks, number of negative ranks
         self._sums: Tensor | None = None
 
@@ -102,7 +103,7 @@ class Perplexity:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Start again without log-probabilities."""
         self._sums: Tensor | None = None  # (2,) sum of log-probabilities, their number
 
     def update(self, log_prob: Tensor, *, counted: Tensor | None = None) -> None:

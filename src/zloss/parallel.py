@@ -50,11 +50,8 @@ def gather_batch(
 class _GatheredRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, group: Any) -> Tensor:
-        ctx.first, ctx.rows, ctx.processes = (
-            dist.get_rank(group) * len(h),
-            len(h),
-            dist.get_world_size(group),
-        )
+        ctx.rows, ctx.processes = len(h), dist.get_world_size(group)
+        ctx.first = dist.get_rank(group) * len(h)
         return _gathered(h, group)
 
     @staticmethod

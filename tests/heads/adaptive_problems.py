@@ -11,14 +11,15 @@ from zloss.heads.adaptive import AdaptiveSoftmax
 
 HIDDEN, CLASSES, CUTOFFS = 16, 60, [5, 12, 30]
 IGNORED = -100
-# float64, sums of some dozens of terms of size 1: rounding is about 1e-15, and any slip in a formula far above 1e-12.
+# Sums of some dozens of terms of size 1 in float64: they are rounded by about 1e-15, and any slip in a formula is far
+# above 1e-12.
 assert_close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
 
 
 def make_head(
     device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64, **options: Any
 ) -> AdaptiveSoftmax:
-    """Weights large enough that probabilities differ, with three clusters of widths 8, 4, 2."""
+    """Make a head with three clusters of widths 8, 4, 2, and with large weights, so that probabilities differ."""
     head = AdaptiveSoftmax(HIDDEN, CLASSES, **{"cutoffs": CUTOFFS, "div_value": 2.0, **options}).to(
         device, dtype
     )
@@ -29,12 +30,12 @@ def make_head(
 
 
 def clusters(head: AdaptiveSoftmax) -> list[Any]:
-    """The pairs of layers of the clusters."""
+    """Return the two layers of each cluster."""
     return list(head.softmax.tail)
 
 
 def shuffled_counts() -> Tensor:
-    """Counts under which no class keeps its place for sure; some of them are equal."""
+    """Return random counts, which move nearly all classes. Some counts are equal."""
     return torch.randint(40, (CLASSES,), generator=torch.Generator().manual_seed(1))
 
 
@@ -45,7 +46,7 @@ def batch(head: AdaptiveSoftmax, rows: int, *columns: int) -> tuple[Tensor, Tens
 
 
 def log_prob_of_torch(head: AdaptiveSoftmax, h: Tensor) -> Tensor:  # (B, C)
-    """The full matrix of torch's module, by class."""
+    """Return the log-probabilities of all classes from torch's module, in the order of the classes."""
     log_prob: Tensor = head.softmax.log_prob(h)
     return log_prob if head.order is None else log_prob[:, head.order.positions]
 
@@ -60,9 +61,8 @@ def assert_same_gradients(
     value: Tensor, expected: Tensor, head: AdaptiveSoftmax, h: Tensor
 ) -> None:
     for ours, theirs in zip(gradients(value, head, h), gradients(expected, head, h), strict=True):
-        zero = torch.zeros(
-            (), dtype=h.dtype, device=h.device
-        )  # torch's full matrix touches what the batch does not
+        # Torch's full matrix gives a gradient of zero to clusters that the batch does not use.
+        zero = torch.zeros((), dtype=h.dtype, device=h.device)
         assert_close(
             *torch.broadcast_tensors(
                 zero if ours is None else ours, zero if theirs is None else theirs

@@ -1,4 +1,4 @@
-"""Batches for the tests of all heads, and what the definition of a head makes of them."""
+"""Batches for the tests of all heads, and the results for them by the definition of a head."""
 
 import math
 from collections.abc import Callable
@@ -15,8 +15,9 @@ from tests.heads.registry import CLASSES, HIDDEN, HeadCase
 
 ROWS = 12
 IGNORED = -100
-DRAWS = 5  # the seed of whatever a step draws
-# float64; sums of up to 53 terms of size 1, and products of 8: some 1e-14. Any slip in a formula is far above 1e-10.
+DRAWS = 5  # the seed of the random draws of a step
+# Sums of up to 53 terms of size 1 and products of 8 terms, in float64, err by some 1e-14. Any slip in a formula is far
+# above 1e-10.
 assert_close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-12)
 
 
@@ -30,7 +31,7 @@ def hidden(
 
 
 def spread(*shape: int) -> Tensor:
-    """Classes from all over their range; a dozen are different ones, three dozen are not."""
+    """Return classes from the whole range. Up to a dozen are all different, and three dozen are not."""
     return (
         torch.arange(math.prod(shape))
         .mul(17)
@@ -51,11 +52,11 @@ def with_ignored(target: Tensor, *rows: int) -> Tensor:
 
 
 def ragged() -> Tensor:
-    """Three targets a row, fewer where the rest is padding: none in row 2, and the first of row 4 is missing."""
+    """Return up to three targets per row with padding. Row 2 has no target, and the first one of row 4 is padding."""
     target = with_ignored(spread(ROWS, 3), 2)
     target[::3, 1:] = IGNORED
     target[1, 2] = target[4, 0] = IGNORED
-    target[5] = target[5, 0]  # thrice the same
+    target[5] = target[5, 0]  # three equal targets
     return target
 
 
@@ -82,7 +83,7 @@ BATCHES: dict[str, Tensor] = {
 
 
 def seeded(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
-    """Call what may draw at random, from the same point every time."""
+    """Call a function that may draw at random, always from the same seed."""
     torch.manual_seed(DRAWS)
     return function(*args, **kwargs)
 
@@ -98,7 +99,7 @@ def in_columns(target: Tensor) -> Tensor:  # (B,) or (B, K) -> (B, K)
 def per_example(
     case: HeadCase, weights: Weights, h: Tensor, target: Tensor, ignored: int = IGNORED
 ) -> Tensor:  # (B,)
-    """The loss of each example by definition: the average over its targets that are not ignored."""
+    """Return the loss of each example by definition: the average over its targets that are not ignored."""
     shaped = in_columns(target).long()
     rows, columns = (shaped != ignored).nonzero(as_tuple=True)
     pairs = case.definition(weights, h[rows], shaped[rows, columns])
@@ -121,7 +122,7 @@ def gradients(value: Tensor, weights: Weights) -> Weights:
 def by_definition(
     case: HeadCase, head: zloss.Head, h: Tensor, target: Tensor
 ) -> tuple[Tensor, Tensor, Weights]:
-    """The mean loss of a batch, its gradient in h and in each weight."""
+    """Return the mean loss of a batch, and its gradients for h and for each weight."""
     weights = leaves(case.weights(head))
     value = reduced(seeded(per_example, case, weights, h, target), target, "mean")
     grads = gradients(value, {"h": h, **weights})
@@ -129,7 +130,7 @@ def by_definition(
 
 
 def assert_stepped(case: HeadCase, head: zloss.Head, before: Weights, change: Weights) -> None:
-    """Every weight has changed by `change`, up to 1e-10 of it and the rounding of the weight itself."""
+    """Check that every weight has changed by `change`, up to 1e-10 of it and the rounding of the weight."""
     for name, after in case.weights(head).items():
         error = (after - (before[name] + change[name])).abs().max()
         rounding = 4 * torch.finfo(after.dtype).eps * before[name].abs().max()
@@ -146,7 +147,7 @@ def gradient_of(h: Tensor) -> Tensor:
 
 
 def has_gradient(head: zloss.Head) -> bool:
-    """A factored layer has a parameter that is marked while a gradient of its weights is recorded."""
+    """Return whether any parameter has a gradient. A factored layer marks one while it has a recorded gradient."""
     return any(parameter.grad is not None for parameter in head.parameters())
 
 

@@ -51,7 +51,7 @@ class Problem:
         return torch.where(inside, scores, -torch.inf)
 
     def gradients(self, scores: Tensor, upstream: Tensor) -> list[Tensor]:
-        """Dense gradients of all inputs."""
+        """Return dense gradients of all inputs."""
         grads = torch.autograd.grad(scores, self.inputs, upstream)
         return [grad.to_dense() if grad.is_sparse else grad for grad in grads]
 

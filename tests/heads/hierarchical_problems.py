@@ -9,14 +9,14 @@ from torch import Tensor
 from zloss import Clustering, HierarchicalSoftmax
 
 HIDDEN, IGNORED = 6, -100
-# float64, and sums of at most some hundred terms.
+# Sums of at most some hundred terms in float64.
 assert_close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
 
 
 def make_head(
     num_classes: int, *, dtype: torch.dtype = torch.float64, **options: Any
 ) -> HierarchicalSoftmax:
-    """Weights large enough that probabilities differ."""
+    """Make a head with large weights, so that probabilities differ."""
     head = HierarchicalSoftmax(HIDDEN, num_classes, dtype=dtype, **options)
     with torch.no_grad():
         for parameter in head.parameters():

@@ -27,7 +27,7 @@ from tests.losses.registry import EPS, A, B
 class LogitLoss(NamedTuple):
     """A loss of all logits by its definition."""
 
-    make: Callable[..., nn.Module]  # of reduction and ignore_index
+    make: Callable[..., nn.Module]  # called with reduction and ignore_index
     definition: Callable[[Tensor, Tensor], Tensor]
     log_prob: Callable[[Tensor], Tensor] | None = None
     ranks_by: Callable[[Tensor], Tensor] = lambda logits: logits

@@ -31,7 +31,7 @@ HIDDEN, CLASSES, SAMPLES = 8, 53, 20
 # Some counts are equal.
 COUNTS = torch.randint(1, 40, (CLASSES,), generator=torch.Generator().manual_seed(1))
 LABELS = torch.arange(CLASSES).square() % 11  # six clusters of 5 to 10 classes, scattered
-LABELS[7] = 100  # and one of a single class
+LABELS[7] = 100  # one more cluster, of a single class
 SHUFFLED = zloss.Clustering.shuffled(CLASSES, 5, seed=3)
 CUTOFFS = [5, 20]
 COUNTED_CUTOFFS = [6, 25]
@@ -59,16 +59,18 @@ def factored_weights(head: zloss.Head) -> Weights:
 
 
 class HeadCase(NamedTuple):
-    """A head and what is claimed of it."""
+    """A head, its definition, and its properties, which tests check."""
 
     name: str
     kind: str  # its name in `zloss.heads.config.HEADS`
-    loss: str  # likewise in LOSSES, where it is there
-    make: Callable[..., zloss.Head]  # of reduction, ignore_index, device and dtype
+    loss: str  # its name in LOSSES, if it has one
+    make: Callable[..., zloss.Head]  # called with reduction, ignore_index, device and dtype
     definition: OfPairs  # the loss of each example for its class
-    scores: OfAllClasses  # what the classes are ranked by, up to what changes no rank
+    scores: OfAllClasses  # the scores that rank the classes, up to changes that keep the ranks
     log_prob: OfAllClasses | None  # for probability models
-    weights: Callable[[zloss.Head], Weights] = parameters  # copies of what the definitions see
+    weights: Callable[[zloss.Head], Weights] = (
+        parameters  # copies of the weights for the definitions
+    )
     is_row_sparse: bool = False
     # True if the loss is of this library: K targets, row weights, and 0 for a batch without targets.
     is_ours: bool = True
@@ -79,7 +81,7 @@ class HeadCase(NamedTuple):
     def made(
         self, device: torch.device | str = "cpu", *, seed: int = 0, **options: Any
     ) -> zloss.Head:
-        """A head in float64, the same one for the same seed."""
+        """Make a head in float64. The same seed gives the same head."""
         torch.manual_seed(seed)
         return self.make(**{"device": device, "dtype": torch.float64, **options})
 
@@ -87,7 +89,7 @@ class HeadCase(NamedTuple):
 def logit_case(
     kind: str, make: Callable[..., zloss.Head], loss: str, *, note: str = "", **claims: Any
 ) -> HeadCase:
-    """A head whose loss is a function of all logits, however it gets around them."""
+    """Return the case of a head whose loss is a function of all logits, even if the head does not form them."""
     entry = LOGIT_LOSSES[loss]
     logits = partial(linear, {"factored": "", "gram": "layer.linear.", "dense": "linear."}[kind])
     return HeadCase(
@@ -175,7 +177,7 @@ def sampled_case(
     lr: float = 0.5,
     **options: Any,
 ) -> HeadCase:
-    """The definition draws from torch's generator, as the head does: seed both alike."""
+    """Return the case of a sampled head. Head and definition draw from torch's generator: give both one seed."""
     name: Any = "nce" if loss is nce else "softmax"
 
     def definition(w: Weights, h: Tensor, index: Tensor) -> Tensor:
@@ -235,7 +237,8 @@ CASES = [
     ),
     logit_case("dense", partial(make_dense, bias=True), "sigmoid", lr=0.2),
     logit_case("dense", make_dense, "z_softmax"),
-    # Z-scores have the mean 0, so their softplus is log(2) or more on average, however well they rank: of 57 go 9.
+    # Z-scores have the mean 0, so their mean softplus is at least log(2), even if they rank well. The loss falls by 9
+    # from 57.
     logit_case("dense", partial(make_dense, bias=True), "z_sigmoid", falls_to=0.87),
     logit_case("dense", partial(make_dense, bias=True), "z_loss"),
     logit_case("dense", make_dense, "squared_error", lr=0.1),

@@ -33,7 +33,7 @@ SAMPLER_OPTIONS: dict[str, dict[str, Any]] = {
 every_sampler = pytest.mark.parametrize("sampler", WEIGHTS)
 every_loss = pytest.mark.parametrize("loss", ["softmax", "nce"])
 ONE_TARGET = torch.tensor([3, 0, -100, 3, 11, 0, 7])
-# A class twice in a row of targets, targets ignored in part and altogether.
+# Rows with a class twice, with some targets ignored, and with all targets ignored.
 THREE_TARGETS = torch.tensor(
     [[3, 1, 2], [0, 0, 5], [-100] * 3, [3, -100, 0], [11, -100, -100], [2, 4, 2], [1, 1, 1]]
 )
@@ -42,7 +42,7 @@ every_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.k
 
 
 def make_head(device: torch.device | str = "cpu", **options: Any) -> SampledSoftmax:
-    """A head whose draws start from `SEED`, with weights large enough for the loss to be curved."""
+    """Make a head whose draws start from `SEED`. Its weights are large, so that the loss is curved."""
     torch.manual_seed(0)
     defaults: dict[str, Any] = {
         "num_samples": SAMPLES,
@@ -56,7 +56,7 @@ def make_head(device: torch.device | str = "cpu", **options: Any) -> SampledSoft
 
 
 def draws_of(head: SampledSoftmax) -> list[int]:
-    """The first draws of a head from `make_head`."""
+    """Return the first draws of a head from `make_head`."""
     generator = Generator(head.linear.weight.device).manual_seed(SEED)
     draws: list[int] = head.sampler.draw(head.num_samples, generator=generator).tolist()
     return draws
@@ -78,7 +78,7 @@ def slow_loss(
     loss: str,
     remove_hits: bool = True,
 ) -> Tensor:
-    """One example, one target, term by term."""
+    """Return the loss of one example with one target, computed term by term."""
     total = math.fsum(WEIGHTS[sampler](c) for c in range(CLASSES))
     expected = [len(draws) * WEIGHTS[sampler](c) / total for c in range(CLASSES)]
     if loss == "nce":
@@ -90,7 +90,7 @@ def slow_loss(
 
 
 def slow_losses(head: SampledSoftmax, h: Tensor, target: Tensor, sampler: str) -> Tensor:  # (B,)
-    """One value per example: the mean over its targets, 0 where there is none."""
+    """Return the loss of each example: the mean over its targets, 0 for an example without targets."""
     draws, logits = draws_of(head), head.linear(h)
     rows = []
     for row, classes in zip(logits, target.reshape(len(h), -1).tolist(), strict=True):
@@ -115,7 +115,7 @@ def slow_reduction(
 
 
 def gradients(head: SampledSoftmax, h: Tensor) -> list[Tensor]:
-    """Of h and of all parameters, as ordinary tensors; the next backward starts from zero."""
+    """Return the gradients of h and of all parameters as dense tensors, and set them to zero."""
     assert h.grad is not None
     grads = [h.grad]
     for parameter in head.parameters():
@@ -129,21 +129,21 @@ def gradients(head: SampledSoftmax, h: Tensor) -> list[Tensor]:
 def assert_as_defined(
     head: SampledSoftmax, h: Tensor, target: Tensor, sampler: str, weight: Tensor | None = None
 ) -> None:
-    """Value and gradients, with an upstream gradient that differs from example to example where it can."""
+    """Check the value and the gradients. If possible, every example has another upstream gradient."""
     value = head(h, target, weight=weight)
     upstream = torch.rand_like(value) + 0.5
     (value * upstream).sum().backward()
     grads = gradients(head, h)
     expected = slow_reduction(slow_losses(head, h, target, sampler), target, head.reduction, weight)
     (expected * upstream).sum().backward()
-    # Sums of some 20 terms of size 1 to 100 in float64: rounding is below 1e-13 of the largest.
+    # Sums of some 20 terms of size 1 to 100 in float64 are rounded by less than 1e-13 of the largest term.
     assert relative_error(value, expected) < 1e-12
     for grad, expected_grad in zip(grads, gradients(head, h), strict=True):
         assert relative_error(grad, expected_grad) < 1e-12
 
 
 class Prescribed(Sampler):
-    """A sampler that draws what it is told, from a distribution that it is told."""
+    """A sampler whose distribution and draws are given by the test."""
 
     def __init__(self, q: Tensor) -> None:
         super().__init__(len(q))

@@ -34,7 +34,7 @@ def test_counts_put_the_frequent_classes_first() -> None:
 
 
 def test_a_checkpoint_is_complete() -> None:
-    """The order of the classes is in it; the head that loads it may have been built from other counts."""
+    """The checkpoint contains the order of the classes. It loads into a head that was built from other counts."""
     head = AdaptiveSoftmax(32, 500, counts=torch.randint(100, (500,)))
     file = io.BytesIO()
     torch.save(head.state_dict(), file)

@@ -107,7 +107,7 @@ def test_rank_counts_strictly_higher_log_probabilities(
 
 
 def test_ties_share_the_better_rank(device: torch.device) -> None:
-    """Without weights the classes of a stretch are equally likely, and those of larger clusters less so."""
+    """With zero weights the classes of a stretch are equally likely, and classes of larger clusters are less likely."""
     head = make_head(device, dtype=torch.float32)
     with torch.no_grad():
         for parameter in head.parameters():
@@ -123,7 +123,7 @@ def test_ties_share_the_better_rank(device: torch.device) -> None:
 
 @pytest.mark.parametrize("stretch", range(3))
 def test_classes_with_equal_weights_tie(stretch: int, device: torch.device) -> None:
-    """Every class of a likely stretch twice: where the best two score equally to the last bit, both have rank 1."""
+    """Every class of a likely stretch occurs twice. If the best two score equally to the last bit, both have rank 1."""
     head = AdaptiveSoftmax(256, 700, cutoffs=[100, 300], head_bias=True, device=device)
     shortlist = slice(0, 100)
     rows = clusters(head)[stretch - 1][1].weight if stretch else head.softmax.head.weight[shortlist]
@@ -143,7 +143,7 @@ def test_classes_with_equal_weights_tie(stretch: int, device: torch.device) -> N
 
 
 def test_the_best_class_has_rank_one(device: torch.device) -> None:
-    """In float32 a score may differ in the last bit between two products; no class may outrank itself for it."""
+    """A float32 score may differ in the last bit between two products. This must not make a class outrank itself."""
     head = AdaptiveSoftmax(300, 1000, counts=torch.randint(100, (1000,)), device=device)
     h = torch.randn(400, 300, device=device)
     assert (head.rank(h, head.topk(h, 1)[1]) == 1).all()
@@ -191,6 +191,7 @@ def test_any_shape_and_any_cutoffs(
         head.topk(h, classes, block_size=block_size)[0], log_prob.sort(1, descending=True).values
     )
     ranks = head.rank(h, target, block_size=block_size)
-    # A cluster of one class can have the probability of a class in the shortlist up to rounding: see only clear cases.
+    # A cluster of one class may have the same probability as a class in the shortlist, up to rounding. So this checks
+    # clear cases only.
     assert (ranks >= 1 + (log_prob > own[:, None] + 1e-12).sum(1)).all()
     assert (ranks <= 1 + (log_prob > own[:, None] - 1e-12).sum(1)).all()

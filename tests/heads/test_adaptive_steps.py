@@ -42,7 +42,7 @@ def test_a_bad_batch_on_a_gpu_moves_nothing_and_is_reported(cuda: torch.device) 
 def test_a_step_that_cannot_wait_computes_all_clusters(
     stretch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that a captured one is right for whatever targets it is replayed with."""
+    """So a captured step is right for any targets of its replays."""
     head = make_head()
     h, _ = batch(head, 6)
     target = torch.full((6,), [0, *CUTOFFS][stretch])
@@ -67,7 +67,7 @@ def check_captured_steps(
     dtype: torch.dtype = torch.float64,
     tolerance: float = 1e-12,
 ) -> None:
-    """By a `CapturedStep` or without, steps with all targets in one stretch lead to the same losses and weights."""
+    """Check that steps with and without a `CapturedStep` give equal losses and weights. Each step has one stretch."""
     assert_close = partial(torch.testing.assert_close, rtol=tolerance, atol=tolerance)
     heads = [make_head(device, dtype)]
     heads.append(copy.deepcopy(heads[0]))
@@ -97,12 +97,12 @@ def test_before_its_capture_a_step_is_rehearsed_without_waiting(
     check_captured_steps(torch.device("cpu"), [0, 3, stretch])
 
 
-# In float32 the clusters come from kernels: another order of sums, and eight steps that hand it on.
+# In float32 the clusters come from kernels. They sum in another order, and the differences grow over eight steps.
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-4)])
 def test_a_captured_step_is_one_that_is_not(
     dtype: torch.dtype, tolerance: float, cuda: torch.device
 ) -> None:
-    """Replayed with targets of other clusters than it was captured with."""
+    """The replays have targets of other clusters than the capture."""
     check_captured_steps(cuda, (0, 1, 2, 3, 0, 3, 1, 2), dtype, tolerance)
 
 

@@ -36,7 +36,7 @@ def test_loss_and_gradients_are_those_of_torch(head_bias: bool, device: torch.de
 
 
 def make_like(head: AdaptiveSoftmax, **options: Any) -> AdaptiveSoftmax:
-    """The same weights under another reduction."""
+    """Return a head with the same weights and another reduction."""
     twin = copy.deepcopy(head)
     twin.softmax, twin.reduction = head.softmax, options["reduction"]
     return twin
@@ -44,7 +44,7 @@ def make_like(head: AdaptiveSoftmax, **options: Any) -> AdaptiveSoftmax:
 
 @pytest.mark.parametrize("stretch", range(4))
 def test_targets_of_one_stretch_touch_no_other(stretch: int) -> None:
-    """The others have no gradient, as in torch's module; nor have they a cost."""
+    """The other stretches get no gradient, as in torch's module, and take no time."""
     head = make_head()
     h, _ = batch(head, 6)
     low = [0, *CUTOFFS][stretch]
@@ -65,7 +65,7 @@ def test_several_targets_weights_and_ignored_ones(
     device: torch.device,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As a step computes it that waits for the device, and as one does that cannot wait."""
+    """A step that waits for the device and a step that cannot wait give the same results."""
     monkeypatch.setattr("zloss.heads.adaptive.must_not_wait", lambda: captured)
     head = make_head(device, counts=counts, reduction=reduction)
     h, target = batch(head, 20, 5)
@@ -104,7 +104,7 @@ def test_gradcheck() -> None:
 def test_a_batch_without_targets_is_zero(
     shape: tuple[int, ...], reduction: Any, device: torch.device
 ) -> None:
-    # The class that ignored targets point at, 0, is made the rarest, so that it is in the last cluster.
+    # Ignored targets have the index 0. These counts make class 0 the rarest one, so it is in the last cluster.
     counts = torch.arange(CLASSES)
     head = make_head(device, counts=counts, reduction=reduction)
     h = torch.randn(shape[0], HIDDEN, dtype=torch.float64, device=device, requires_grad=True)
@@ -130,7 +130,7 @@ def test_a_row_with_several_targets_in_a_cluster_goes_through_it_once() -> None:
 
 
 def test_sgd_trains_it(device: torch.device) -> None:
-    # Made on the CPU: the same weights everywhere, for a test that asks how far they get.
+    # The head is made on the CPU, so that the weights, and the result of the training, are equal on all devices.
     head = make_head(torch.device("cpu"), dtype=torch.float32, counts=shuffled_counts())
     h, target = batch(head, 30)
     head, h, target = head.to(device), h.detach().to(device), target.to(device)
@@ -150,7 +150,7 @@ def test_sgd_trains_it(device: torch.device) -> None:
 def test_autocast(
     dtype: torch.dtype, hidden_dtype: torch.dtype | None, device: torch.device
 ) -> None:
-    """Products in half precision, their normalisers and the loss in float32."""
+    """Products are in half precision. Their normalisers and the loss are in float32."""
     head = make_head(device, dtype=torch.float32, head_bias=True)
     h, target = batch(head, 50, 2)
     expected, full = head(h, target), gradients(head(h, target), head, h)
@@ -159,8 +159,8 @@ def test_autocast(
         loss = head(half, target)
     loss.backward()
     assert loss.dtype == torch.float32
-    # bfloat16 has 8 bits: logits of size 4 err by up to 2^-6, so the loss, about 8, by less than 1%; its gradients,
-    # which are proportional to probabilities, by some times 2^-7 (seen: 0.9%).
+    # bfloat16 has 8 bits, so logits of size 4 err by up to 2^-6, and the loss, about 8, by less than 1%. The gradients
+    # are proportional to probabilities. They err by a few times 2^-7 (seen: 0.9%).
     torch.testing.assert_close(loss, expected, rtol=0.01, atol=0)
     assert half.grad is not None
     assert half.grad.dtype == half.dtype

@@ -12,7 +12,7 @@ from zloss.heads.samplers import (
 
 
 def distribution_of(keep: Tensor, alias: Tensor) -> Tensor:
-    """What a table draws from: each class is hit with probability 1/C, and kept or exchanged for its alias."""
+    """Return the distribution of a table. Each class is hit with probability 1/C, and kept or replaced by its alias."""
     return keep.clone().index_add_(0, alias, 1 - keep) / len(keep)
 
 
@@ -20,8 +20,8 @@ def assert_table_is_right(weights: Tensor) -> None:
     keep, alias = alias_table(weights)
     assert ((keep >= 0) & (keep <= 1)).all()
     q = distribution_of(keep, alias)
-    # The prefix sums reach C at most, with C roundings of relative size 1e-16 each: at C < 10,000 an error of 1e-8 at
-    # the very worst in units of 1/C, and some 1e-16 * sqrt(C) * C = 1e-10 of them, that is 1e-14, in earnest.
+    # The prefix sums reach at most C, with C roundings of relative size 1e-16 each. With C < 10,000 their error is at
+    # most 1e-8 in units of 1/C. The expected error is some 1e-16 * sqrt(C) * C = 1e-10 of these units, which is 1e-14.
     torch.testing.assert_close(
         q, weights.double() / weights.sum(dtype=torch.float64), rtol=0, atol=1e-12
     )
@@ -72,5 +72,5 @@ def test_the_test_of_the_table_sees_a_wrong_one() -> None:
 def test_a_table_for_a_million_classes() -> None:
     weights = 1 / torch.arange(1, 1_000_001, dtype=torch.float64)
     q = distribution_of(*alias_table(weights))
-    # The sums reach 1e6 with a resolution of 1e-10, as a part of a weight of at least 1 where there is an error at all.
+    # The sums reach 1e6 with a resolution of 1e-10. The error is relative to a weight of at least 1.
     torch.testing.assert_close(q, weights / weights.sum(), rtol=1e-6, atol=0)

@@ -24,7 +24,7 @@ from tests.heads.registry import CLASSES, HIDDEN, HeadCase, every_head, every_he
 
 @contextmanager
 def refuses(head: zloss.Head, message: str) -> Iterator[None]:
-    """A ValueError that says so, and a head that is what it was to the last bit, without a gradient."""
+    """Expect a ValueError with this message, and a head without a gradient whose bits have not changed."""
     state = {name: tensor.clone() for name, tensor in head.state_dict().items()}
     with pytest.raises(ValueError, match=message):
         yield
@@ -102,7 +102,7 @@ def narrow_head(case: HeadCase, device: torch.device) -> zloss.Head:
 
 
 def readers(head: zloss.Head) -> list[Callable[[Any, Any], object]]:
-    """Whatever evaluates a batch with targets."""
+    """Return the methods that evaluate a batch with targets."""
     return [head.rank, head.target_log_prob, head.perplexity] if head.is_likelihood else [head.rank]
 
 
@@ -207,10 +207,10 @@ def test_bad_constructions(name: str) -> None:
     "name", [name for name, reason in zloss.softmax_implementations("cpu").items() if reason]
 )
 def test_a_softmax_that_cannot_run_here_is_refused_with_the_reason(name: Any) -> None:
-    """At the latest when it is first used: a head may still move to where it can."""
+    """The head refuses it at its first use at the latest. Before that, it may still move to another device."""
     reason = zloss.softmax_implementations("cpu")[name]
     assert reason
-    with pytest.raises(ValueError, match=f"softmax='{name}' cannot run here: .*what can: logits"):
+    with pytest.raises(ValueError, match=f"softmax='{name}' cannot run here: .*these can: logits"):
         zloss.DenseOutput(HIDDEN, CLASSES, softmax=name)(
             torch.randn(2, HIDDEN), torch.tensor([1, 2])
         )

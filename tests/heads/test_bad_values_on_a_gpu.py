@@ -35,7 +35,7 @@ BAD_VALUES: dict[str, tuple[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], s
 
 
 def take_refused_batch(head: zloss.Head, name: str) -> None:
-    """A loss that shows it, no gradient for the layers below, and a step that changes nothing."""
+    """Check that the loss is NaN, the layers below get a gradient of zero, and the step changes nothing."""
     h, target = BAD_VALUES[name][0](*good_batch(head))
     state = {key: tensor.clone() for key, tensor in head.state_dict().items()}
     optimizer = head.sgd(LR)
@@ -83,7 +83,7 @@ def test_bad_values_on_a_gpu_are_reported_where_results_are_read(
 
 
 class NoReports:
-    """In place of what carries reports from a GPU."""
+    """A replacement of the reports from a GPU."""
 
     def latest(self) -> None:
         return None
@@ -93,7 +93,7 @@ class NoReports:
 
 
 def test_a_validation_in_inference_mode_may_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept on a device to note faults is made by the first batch, and training has to write to it."""
+    """The first batch makes the tensor that notes faults on a device, and training has to write to it."""
     monkeypatch.setattr("zloss.layers.supervisor.DeviceReports", NoReports)
     admission = Admission(num_classes=10, ignore_index=-100)
     h, target = torch.randn(3, 4), torch.tensor([1, 2, 3])

@@ -57,7 +57,7 @@ def test_the_gradient_has_the_rows_of_the_blocks_and_no_others() -> None:
 
 
 def test_gradients_add_up(device: torch.device) -> None:
-    """Over two passes, and over two uses in one pass: the mark of the first must not stick to the sum."""
+    """Gradients add up over two passes and over two uses in one pass. The sum must not keep the mark of the first."""
     p = problem(*SHAPES["ragged"], device=device)
     twice, at_once = copy.deepcopy(p), copy.deepcopy(p)
     backward(p)
@@ -107,7 +107,7 @@ def test_sparse_adam_moves_only_the_rows_that_took_part(device: torch.device) ->
 
 @pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")
 def test_memory_is_that_of_the_rows_that_took_part() -> None:
-    """Nothing as large as the weights, forward or back."""
+    """Neither the forward nor the backward pass makes a tensor as large as the weights."""
     rows, width = 100_000, 64
     weight = torch.randn(rows, width, requires_grad=True)
     blocks = RowBlocks([100] * (rows // 100))

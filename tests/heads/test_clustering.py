@@ -69,7 +69,7 @@ def test_counts_are_a_clustering_by_frequency(given_as: str) -> None:
 
 
 def test_heads_with_one_clustering_have_an_order_each() -> None:
-    """A checkpoint brings its order along. It must not reorder another head, nor the clustering that both came from."""
+    """A checkpoint contains its order. Loading it must not reorder another head or the clustering of both heads."""
     clustering = Clustering.in_order(30, 5)
     first, second = make_head(30, clusters=clustering), make_head(30, clusters=clustering)
     shuffled = make_head(30, clusters=Clustering.shuffled(30, 5))
@@ -79,9 +79,7 @@ def test_heads_with_one_clustering_have_an_order_each() -> None:
     assert torch.equal(first(h, target), shuffled(h, target))
     assert torch.equal(second(h, target), before)
     assert torch.equal(clustering.order, torch.arange(30))
-    save(
-        nn.ModuleList([first, second]).state_dict()
-    )  # which refuses tensors that share their memory
+    save(nn.ModuleList([first, second]).state_dict())  # it refuses tensors that share their memory
 
 
 # ---- checkpoints -----------------------------------------------------------------------------------------------------
@@ -107,7 +105,7 @@ def test_a_checkpoint_with_other_clusters_is_refused(other: Clustering) -> None:
 
 
 def test_a_checkpoint_within_a_model() -> None:
-    """Under a prefix, which the sizes of the clusters must have too."""
+    """The names of the state have a prefix then, and so has the name of the offsets."""
     model = nn.Sequential(nn.Linear(3, HIDDEN), make_head(30, dtype=torch.float32))
     state = model.state_dict()
     assert "1.blocks.offsets" in state

@@ -109,7 +109,7 @@ def test_reduction_and_ignore_index_reach_the_loss(head: str, loss: str) -> None
     for reduction in ("none", "sum", "mean"):
         torch.manual_seed(0)
         built = build(head=head, loss=loss, reduction=reduction, ignore_index=-1)
-        torch.manual_seed(1)  # of the draws
+        torch.manual_seed(1)  # for the draws
         values[reduction] = built(h, target)
     assert values["none"].shape == (6,)
     assert values["none"][4] == 0
@@ -202,7 +202,7 @@ def test_the_nce_of_the_config_is_that_of_the_head() -> None:
 
 @pytest.mark.parametrize("name", [name for name, kind in HEADS.items() if kind.takes_counts])
 def test_counts_order_the_classes_where_they_matter(name: str) -> None:
-    """The most frequent class comes first: in the first cluster, in the shortlist, or most often drawn."""
+    """The most frequent class comes first: in the first cluster, in the shortlist, or in the order of the sampler."""
     counts = torch.arange(CLASSES)  # class 39 is the most frequent
     head: Any = zloss.HeadConfig(head=name).build(HIDDEN, CLASSES, counts=counts)
     order = head.sampler.order if name == "sampled" else head.order
@@ -252,7 +252,7 @@ def test_a_config_comes_back_from_its_mapping(head: str, loss: str) -> None:
 
 
 def test_a_table_of_a_toml_file() -> None:
-    """The example of the module."""
+    """The config is the example in the docstring of the module."""
     table = tomllib.loads('[head]\nhead = "sampled"\nloss = "nce"\nnum_samples = 256\n')["head"]
     assert table == {"head": "sampled", "loss": "nce", "num_samples": 256}
     head: Any = zloss.HeadConfig.from_dict(table).build(

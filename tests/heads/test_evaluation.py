@@ -1,4 +1,4 @@
-"""Ranks, top-k and probabilities of every head against those of its definition."""
+"""Ranks, top-k and probabilities of every head, compared with its definition."""
 
 import math
 from collections.abc import Callable
@@ -74,7 +74,7 @@ def test_topk_and_rank_agree(case: HeadCase, device: torch.device) -> None:
 
 @torch.no_grad()
 def forget(head: zloss.Head) -> None:
-    """All weights zero."""
+    """Set all weights to zero."""
     for parameter in head.parameters():
         parameter.zero_()
     if isinstance(head, zloss.SphericalOutput) and isinstance(head.layer, zloss.FactoredLinear):
@@ -83,11 +83,11 @@ def forget(head: zloss.Head) -> None:
 
 @every_head
 def test_ties_share_the_better_rank(case: HeadCase, device: torch.device) -> None:
-    """Without weights all classes tie, or in a tree those that are in clusters of one size."""
+    """With zero weights all classes tie. In a tree, the classes in clusters of equal size tie."""
     head, h = case.made(device), hidden(2, device=device)
     forget(head)
     every_class = torch.arange(CLASSES, device=device).expand(2, -1)
-    # The definition may round equal scores differently, and different ones are a factor of 7/8 apart at least.
+    # The definition may round equal scores differently. Different scores differ by a factor of at least 7/8.
     scores = case.scores(case.weights(head), h.detach())
     expected = ranks_by_definition(scores, every_class, margin=1e-9)
     for block_size in BLOCK_SIZES:
@@ -97,7 +97,7 @@ def test_ties_share_the_better_rank(case: HeadCase, device: torch.device) -> Non
 
 @every_head
 def test_no_class_outranks_itself_in_float32(case: HeadCase, device: torch.device) -> None:
-    """A score may differ in the last bit between two products."""
+    """A score may differ in the last bit between two products, but a class must not outrank itself."""
     head = case.made(device, dtype=torch.float32)
     h = torch.randn(300, HIDDEN, device=device)
     assert (head.rank(h, head.topk(h, 1)[1]) == 1).all()
@@ -130,7 +130,7 @@ def test_what_all_scores_of_a_row_share_costs_no_digits(device: torch.device) ->
     layer = zloss.FactoredLinear(HIDDEN, CLASSES, device=device)
     h, target = torch.randn(ROWS, HIDDEN, device=device), spread(ROWS).to(device)
     expected = layer.rank(h, target)
-    layer.omega.data.fill_(1e7)  # beside which float32 would lose all scores
+    layer.omega.data.fill_(1e7)  # in a sum with it, float32 would lose all scores
     assert torch.equal(
         zloss.SphericalOutput(layer, zloss.ZLoss(a=0.1, b=10)).rank(h, target), expected
     )
@@ -197,7 +197,7 @@ def test_perplexity_in_two_halves(case: HeadCase, device: torch.device) -> None:
         BATCHES["some rows ignored"].to(device),
     )
     metric = zloss.Perplexity()
-    for part in (slice(0, 5), slice(5, None)):  # of different numbers of targets
+    for part in (slice(0, 5), slice(5, None)):  # two parts with different numbers of targets
         metric.update(head.target_log_prob(h[part], target[part]), counted=target[part] != IGNORED)
     assert metric.compute() == pytest.approx(head.perplexity(h, target), rel=1e-10)
 

@@ -17,7 +17,7 @@ from zloss import Clustering, HierarchicalSoftmax
 def assert_is_its_definition(
     head: HierarchicalSoftmax, clustering: Clustering, rows: int = 5
 ) -> None:
-    """Probabilities of all classes, each class as a target, and the gradients of all of them together."""
+    """Check the probabilities of all classes, and the mean loss over all classes as targets with its gradients."""
     num_classes = head.num_classes
     h = torch.randn(rows, HIDDEN, dtype=torch.float64, device=head.members.device)
     weights = {
@@ -65,7 +65,7 @@ def test_any_number_of_classes_and_clusters(
 @given(labels=st.lists(st.integers(-3, 6), min_size=2, max_size=30), bias=st.booleans())
 @settings(deadline=None, max_examples=50)
 def test_any_labels(labels: list[int], bias: bool) -> None:
-    """Clusters of any size, and the classes of a cluster anywhere."""
+    """Clusters may have any sizes, and their classes may have any numbers."""
     clustering = Clustering.by_labels(torch.tensor(labels))
     assert_is_its_definition(
         make_head(len(labels), clusters=clustering, bias=bias), clustering, rows=2
@@ -107,7 +107,7 @@ def test_gradcheck() -> None:
 
 
 def test_extreme_scores_are_finite(device: torch.device) -> None:
-    """A class far behind in its cluster, and a cluster far behind: log-probabilities, not logarithms of zero."""
+    """A class may score far below its cluster, and a cluster far below others. No logarithm of zero occurs."""
     head = make_head(30, device=device, dtype=torch.float32)
     with torch.no_grad():
         head.members.mul_(1e3)
@@ -124,7 +124,7 @@ def test_extreme_scores_are_finite(device: torch.device) -> None:
 
 
 def test_classes_with_equal_weights_tie(device: torch.device) -> None:
-    """Two members of a cluster that are alike score alike to the last bit, whatever the blocks."""
+    """Two members of a cluster with equal weights score equally to the last bit, for any blocks."""
     head = make_head(50, clusters=4, dtype=torch.float32, device=device)
     with torch.no_grad():
         head.members[3] = head.members[9]
@@ -136,7 +136,7 @@ def test_classes_with_equal_weights_tie(device: torch.device) -> None:
 
 
 def test_the_best_class_has_rank_one(device: torch.device) -> None:
-    """In float32 a score may differ in the last bit between two products; no class may outrank itself for it."""
+    """A float32 score may differ in the last bit between two products. This must not make a class outrank itself."""
     head = HierarchicalSoftmax(300, 1000, device=device)
     h = torch.randn(400, 300, device=device)
     assert (head.rank(h, head.topk(h, 1)[1]) == 1).all()
@@ -162,7 +162,7 @@ def test_only_the_clusters_of_the_targets_change(device: torch.device) -> None:
     clustering = Clustering.by_labels(torch.arange(60) % 7)
     head = make_head(60, clusters=clustering, bias=True, device=device)
     before = {name: parameter.detach().clone() for name, parameter in head.named_parameters()}
-    # Classes 3 and 10 are both of cluster 3, class 5 is of cluster 5; row 2 counts for nothing.
+    # Classes 3 and 10 are in cluster 3, and class 5 is in cluster 5. Row 2 is ignored.
     target = torch.tensor([[3, 10], [5, IGNORED], [IGNORED, IGNORED]], device=device)
     head(torch.randn(3, HIDDEN, dtype=torch.float64, device=device), target).backward()
     head.sgd(0.1).step()
@@ -192,7 +192,8 @@ def test_a_gradient_has_the_rows_of_the_targets_clusters() -> None:
     grad = head.members.grad
     assert grad is not None
     assert grad.layout == torch.sparse_coo
-    # 1000 classes are 8 clusters of 32, the first of which has 0, 5 and 31, and 24 of 31, the eighth of which has 500.
+    # 1000 classes are 8 clusters of 32 classes and 24 clusters of 31. The first cluster has 0, 5 and 31, and the eighth
+    # cluster of 31 has 500.
     assert grad.coalesce().indices()[0].tolist() == [*range(32), *range(473, 504)]
 
 
@@ -221,7 +222,7 @@ def test_a_step_holds_nothing_of_the_size_of_the_weights() -> None:
 def test_who_waits_for_the_device_is_not_captured(
     has_triton: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Torch multiplies block by block, and has to learn which."""
+    """The torch implementation multiplies block by block, and has to wait for the numbers of the blocks."""
     monkeypatch.setattr("zloss.kernels.available", lambda: has_triton)
     found = {
         (implementation, exact_rows): HierarchicalSoftmax(
@@ -235,9 +236,9 @@ def test_who_waits_for_the_device_is_not_captured(
     )
 
 
-@pytest.mark.filterwarnings("ignore")  # of the compiler about its own doing
+@pytest.mark.filterwarnings("ignore")  # warnings of the compiler about itself
 def test_batches_compile_nothing_anew() -> None:
-    """However many clusters their targets are in."""
+    """The targets of the batches are in different numbers of clusters."""
     torch.compiler.reset()  # other tests have compiled the same code
     head, graphs = make_head(100), Graphs()
     compiled = torch.compile(head, backend=graphs)

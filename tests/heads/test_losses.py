@@ -49,7 +49,7 @@ def assert_is_its_definition(
     weight: Tensor | None = None,
     ignored: int = IGNORED,
 ) -> None:
-    """Value, gradient of h, and one step of SGD on all weights."""
+    """Check the value, the gradient of h, and one step of SGD on all weights."""
     device, lr = head.reference_weight.device, 0.5
     h, target = hidden(len(target), device=device), target.to(device)
     before, weights = case.weights(head), leaves(case.weights(head))
@@ -107,7 +107,7 @@ def test_row_weights_of_ignored_rows_do_not_matter(case: HeadCase, device: torch
 
 @every_head
 def test_another_ignore_index(case: HeadCase, device: torch.device) -> None:
-    """Which may even be a class: it is no target then."""
+    """The ignored index may be the number of a class, which cannot be a target then."""
     for ignored in (-1, 0, 11, CLASSES, 10**6):
         target = torch.where(
             BATCHES["some rows ignored"] == IGNORED, ignored, BATCHES["some rows ignored"]
@@ -141,7 +141,7 @@ def test_targets_may_have_any_integer_type(case: HeadCase, device: torch.device)
 
 @every_head
 def test_strides_do_not_matter(case: HeadCase, device: torch.device) -> None:
-    """A part of a wider tensor, a transposed one, or one row for all."""
+    """The batch is a part of a wider tensor, a transposed tensor, or one row that is expanded."""
     head = case.made(device)
     h, target = good_batch(head)
     wide, column = torch.cat([h, h], 1)[:, :HIDDEN], torch.stack([target, target], 1)[:, 0]
@@ -175,7 +175,7 @@ def test_a_foreign_loss_says_what_it_cannot_do(case: HeadCase, device: torch.dev
 
 
 class Doubled(zloss.SoftmaxCrossEntropy):
-    """A user's own loss, made from one of ours."""
+    """A loss of a user, derived from a loss of the library."""
 
     def per_target(self, logits: Tensor, index: Tensor) -> Tensor:
         return 2 * super().per_target(logits, index)
@@ -188,7 +188,7 @@ def test_a_loss_that_derives_from_the_softmax_is_what_it_says(device: torch.devi
 
 
 def curvature(loss: Callable[[Tensor], Tensor], h: Tensor) -> Tensor | None:
-    """The second derivative along some direction; None where it is refused."""
+    """Return the second derivative in one direction, or None if the head refuses it."""
     try:
         product: Tensor = torch.autograd.functional.vhp(loss, h, h.detach().cos())[1]
     except RuntimeError as refusal:

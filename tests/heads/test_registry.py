@@ -28,7 +28,7 @@ from zloss.heads.config import HEADS
 
 
 def unregistered(candidates: Iterable[object]) -> list[str]:
-    """The concrete heads among `candidates` that no row of `CASES` makes."""
+    """Return the concrete heads among `candidates` that no row of `CASES` makes."""
     registered = {type(case.made()) for case in CASES if not case.missing}
     return [
         candidate.__name__
@@ -80,7 +80,7 @@ NAMES_OF_LOSSES = {
 
 @pytest.mark.parametrize("name", LOGIT_LOSSES)
 def test_a_definition_here_is_that_of_the_losses(name: str) -> None:
-    """Those are plain loops over Python numbers, these are for autograd: two ways to write one formula."""
+    """The definitions of losses are loops over Python numbers. They must agree with the definitions for autograd."""
     (definition,) = [case.definition for case in LOSS_CASES if case.name == NAMES_OF_LOSSES[name]]
     logits, index = torch.randn(6, 9, dtype=torch.float64), torch.tensor([0, 3, 8, 3, 1, 2])
     loops = [definition(row, c) for row, c in zip(logits.tolist(), index.tolist(), strict=True)]

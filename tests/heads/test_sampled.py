@@ -143,7 +143,7 @@ def test_half_precision_of_the_products_only(
     with torch.autocast(device.type, torch.bfloat16):
         value = head(h.bfloat16(), target)
     assert value.dtype == torch.float32
-    # Activations up to 8 with 8 bits are good to 0.02, those of the inputs included; the loss follows them.
+    # Activations up to 8 with 8 bits are exact to 0.02, with the rounding of the inputs. So is the loss.
     torch.testing.assert_close(value, exact, rtol=0.02, atol=0.03)
     value.backward()
     assert all(
@@ -160,7 +160,7 @@ def test_a_layer_in_half_precision(loss: str, device: torch.device) -> None:
     half = copy.deepcopy(head).to(torch.bfloat16)
     h, target = make_batch(THREE_TARGETS, device)
     half.generator = Generator(device).manual_seed(SEED)
-    # As above, with weights and biases rounded too.
+    # As above, but weights and biases are rounded as well.
     torch.testing.assert_close(
         half(h.bfloat16(), target), head(h.float(), target), rtol=0.04, atol=0.05
     )

@@ -30,7 +30,7 @@ Q = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)
 
 
 def all_draws(num_samples: int) -> Iterator[tuple[float, Tensor]]:
-    """Every outcome of the draws, up to their order, with its probability."""
+    """Yield every outcome of the draws, without their order, with its probability."""
     for first, second in itertools.product(range(num_samples + 1), repeat=2):
         counts = torch.tensor([first, second, num_samples - first - second])
         if counts[2] >= 0:
@@ -40,30 +40,30 @@ def all_draws(num_samples: int) -> Iterator[tuple[float, Tensor]]:
 
 
 class SignFlipped(SampledSoftmax):
-    """Wrong: log(S q) is added."""
+    """A wrong loss: log(S q) is added."""
 
     def _per_target(self, own: Tensor, drawn: Tensor, index: Tensor, draws: Tensor) -> Tensor:
         return super()._per_target(own, drawn + 2 * self._log_expected(draws), index, draws)
 
 
 class TargetCorrected(SampledSoftmax):
-    """Wrong: log(S q) is subtracted from the activation of the target as well."""
+    """A wrong loss: log(S q) is subtracted from the activation of the target as well."""
 
     def _per_target(self, own: Tensor, drawn: Tensor, index: Tensor, draws: Tensor) -> Tensor:
         return super()._per_target(own - self._log_expected(index), drawn, index, draws)
 
 
 def with_hits(*args: Any, **options: Any) -> SampledSoftmax:
-    """Wrong: the target is counted twice."""
+    """Make a head with a wrong loss: the target is counted twice."""
     return SampledSoftmax(*args, remove_accidental_hits=False, **options)
 
 
 WRONG = [SignFlipped, TargetCorrected, with_hits]
-LOGITS = torch.tensor([0.3, 1.1, -0.6], dtype=torch.float64)  # of an example whose h is 1
+LOGITS = torch.tensor([0.3, 1.1, -0.6], dtype=torch.float64)  # of an example with h = 1
 
 
 def expectations(make: Callable[..., SampledSoftmax], num_samples: int) -> tuple[Tensor, Tensor]:
-    """The expected normaliser, from the loss, and the expected gradient, for target 1."""
+    """Return the expected normaliser, computed from the loss, and the expected gradient, for target 1."""
     sampler = Prescribed(Q)
     head = make(1, THREE, num_samples=num_samples, sampler=sampler, dtype=torch.float64)
     head.linear.weight.data[:, 0] = LOGITS
@@ -87,7 +87,7 @@ def gradient_bias(make: Callable[..., SampledSoftmax], num_samples: int) -> floa
 
 @pytest.mark.parametrize("num_samples", [1, 2, 9])
 def test_the_normalizer_is_unbiased(num_samples: int) -> None:
-    # 55 terms, each with a probability from lgamma, good to 1e-14.
+    # 55 terms, each with a probability from lgamma, which is exact to 1e-14.
     assert normalizer_error(SampledSoftmax, num_samples) < 1e-12
 
 
@@ -100,8 +100,8 @@ def test_the_bias_of_the_gradient_falls_as_one_over_the_number_of_samples() -> N
     bias = {
         num_samples: gradient_bias(SampledSoftmax, num_samples) for num_samples in (4, 8, 16, 32)
     }
-    # bias = c / S + O(1 / S^2), from the second term of the expansion of the logarithm: doubling S halves it, the more
-    # exactly the larger S is.
+    # bias = c / S + O(1 / S^2), from the second term of the expansion of the logarithm. So doubling S halves the bias,
+    # more exactly for a larger S.
     assert 1.6 < bias[4] / bias[8] < 2.4
     assert 1.8 < bias[8] / bias[16] < 2.2
     assert 1.9 < bias[16] / bias[32] < 2.1
@@ -132,7 +132,7 @@ def test_with_many_samples_a_single_gradient_is_that_of_the_softmax(
         / valid.any(1).sum()
     )
     expected.backward()
-    # A class is drawn some 3,000 times or more, give or take 55: two per cent, and all errors are shares of that.
+    # A class is drawn at least some 3,000 times, with a deviation of 55. This is two per cent, which bounds all errors.
     assert relative_error(value, expected) < 0.05
     for grad, expected_grad in zip(grads, gradients(head, h), strict=True):
         assert relative_error(grad, expected_grad) < 0.05

@@ -90,7 +90,7 @@ BAD_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "noise that is not everywhere": (
         {"loss": "nce", "sampler": "unigram", "counts": torch.arange(CLASSES) // 2},
-        "never draws 2 of 12, class 0 for one; add one to the counts",
+        "never draws 2 of 12 classes, such as class 0; add one to the counts",
     ),
 }
 
@@ -140,7 +140,7 @@ def test_bad_batches(
     batch = torch.randn(3, HIDDEN), torch.tensor([0, 5, 11])
     with refuses(head, message):
         head(*spoil(*batch))
-    head(*batch)  # and it goes on
+    head(*batch)  # the next batch is accepted
 
 
 def test_bad_row_weights() -> None:

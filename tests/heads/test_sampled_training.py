@@ -51,7 +51,7 @@ def test_a_step_changes_those_rows_as_the_dense_step_would(loss: str, device: to
         if parameter.grad is not None
     ]
     optimizer.step()
-    # Two steps' worth of draws; the ignored target stands at class 0, where its gradient is 0.
+    # The draws of two steps. The ignored target has the index 0, with a gradient of 0.
     again = Generator(device).manual_seed(SEED)
     draws = torch.cat([head.sampler.draw(3, generator=again) for _ in range(2)])
     others = torch.ones(CLASSES, dtype=torch.bool, device=device)
@@ -92,7 +92,7 @@ def test_many_targets_do_not_multiply_the_memory() -> None:
 
 
 def make_problem(num_classes: int, hidden: int) -> Callable[[int], tuple[Tensor, Tensor]]:
-    """Batches of classes by Zipf's law; h is a noisy point of its class."""
+    """Return a function that makes batches: classes follow Zipf's law, and h is the centre of its class plus noise."""
     centres = torch.randn(num_classes, hidden)
     frequency = 1 / torch.arange(1, num_classes + 1)
 
@@ -119,7 +119,8 @@ def test_training_comes_close_to_the_full_softmax() -> None:
     train(dense, batch, torch.optim.SGD(dense.parameters(), 0.5))
     h, target = batch(5000)
     loss, dense_loss = math.log(sampled.perplexity(h, target)), dense(h, target).item()
-    # To know nothing but the frequencies costs 4.1. The noise of 40 draws may cost a tenth of what is left, some 1.6.
+    # A model of the frequencies alone has a loss of 4.1. The dense head reaches some 1.6, and the noise of 40 draws may
+    # cost a tenth of it.
     assert loss < 1.1 * dense_loss < 2.0
 
 
@@ -135,14 +136,15 @@ def test_nce_learns_and_normalizes_by_itself() -> None:
     h, target = batch(5000)
     assert head.logits(h).logsumexp(1).mean() > 5, "log(200), the start of an ordinary layer"
     train(head, batch, head.sgd(1.0))
-    # It is slower than the softmax: after as many steps as above between its 1.6 and the 4.1 of the frequencies.
+    # It learns more slowly than the softmax. After equally many steps the loss is between 1.6 and 4.1, the loss of the
+    # frequencies.
     assert math.log(head.perplexity(h, target)) < 3
     assert head.logits(h).logsumexp(1).mean().abs() < 0.3
 
 
 def test_nce_starts_normalized() -> None:
     head = SampledSoftmax(8, 1000, loss="nce", bias=True)
-    # Weights of nn.Linear are within 1/sqrt(H), so activations spread by 0.6 and exp of them is 1.2 on average.
+    # Weights of nn.Linear are within 1/sqrt(H). So activations deviate by 0.6, and their exp is 1.2 on average.
     assert head.logits(torch.randn(50, 8)).logsumexp(1).abs().max() < 1
 
 
@@ -216,6 +218,6 @@ def test_a_step_in_a_graph(loss: str, cuda: torch.device) -> None:
 
 
 def test_with_a_generator_of_its_own_it_is_not_captured() -> None:
-    """A graph would not know of it, and draw the same classes for ever or fail."""
+    """A graph would ignore the generator, and always draw the same classes, or fail."""
     assert SampledSoftmax(4, 10).is_capturable
     assert not SampledSoftmax(4, 10, generator=torch.Generator()).is_capturable

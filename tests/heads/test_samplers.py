@@ -38,7 +38,7 @@ every_sampler = pytest.mark.parametrize(("make", "weight"), SAMPLERS.values(), i
 
 
 def rank_of(c: int) -> int:
-    """Classes that are more frequent, and as frequent ones of a lower number, come first."""
+    """Return the rank of a class: more frequent classes come first, then equally frequent ones by number."""
     return sum(1 for d in range(CLASSES) if (-COUNTS[d], d) < (-COUNTS[c], c))
 
 
@@ -139,7 +139,7 @@ def test_every_rank_has_its_share_of_the_unit_interval(num_classes: int) -> None
         ]
     )
     start, stop = ((ranks.double() + end).log() / math.log(num_classes + 1) for end in (1, 2))
-    # At 50 million classes a share is 1e-9 wide and float64 resolves 1e-16; the margin is a hundredth of the share.
+    # With 50 million classes a share is 1e-9 wide, and float64 resolves 1e-16. The margin is a hundredth of the share.
     margin = (stop - start) / 100
     assert torch.equal(log_uniform_rank(start + margin, num_classes), ranks)
     assert torch.equal(log_uniform_rank(stop - margin, num_classes), ranks)

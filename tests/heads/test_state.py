@@ -1,4 +1,4 @@
-"""Every head as a module: saving, copying, moving, converting; and in half precision."""
+"""Every head as a module: it can be saved, copied, moved, converted, and used in half precision."""
 
 import copy
 import pickle
@@ -26,7 +26,7 @@ from zloss.heads.config import HEADS
 
 
 def assert_same(head: zloss.Head, other: zloss.Head) -> None:
-    """To the last bit: loss, ranks and scores."""
+    """Check that loss, ranks and scores of two heads are equal to the last bit."""
     h, target = good_batch(head)
     assert torch.equal(seeded(other, h, target), seeded(head, h, target))
     assert torch.equal(other.rank(h, target), head.rank(h, target))
@@ -35,7 +35,7 @@ def assert_same(head: zloss.Head, other: zloss.Head) -> None:
 
 @every_head
 def test_state_dict_round_trip(case: HeadCase, device: torch.device) -> None:
-    """Through a file that knows names and tensors only, into a head that was drawn otherwise."""
+    """The state goes through a file of names and tensors, into a head with other random weights."""
     head, other = trained(case, device), case.made(device, seed=1)
     h, target = good_batch(head)
     assert not torch.equal(seeded(other, h, target), seeded(head, h, target))
@@ -85,7 +85,7 @@ def test_a_copy_is_the_same_and_independent(case: HeadCase, way: str, device: to
 @pytest.mark.parametrize("assign", [True, False])
 @pytest.mark.parametrize("name", HEADS)
 def test_a_head_without_memory_loads(name: str, assign: bool) -> None:
-    """Built on "meta", and given memory by the checkpoint itself or before it."""
+    """The head is built on "meta". It gets its memory from the checkpoint, or before the checkpoint is loaded."""
     config = zloss.HeadConfig(head=name)
     head, other = config.build(8, 60), config.build(8, 60, device="meta")
     if not assign:
@@ -108,7 +108,7 @@ def test_conversion_to_float32(case: HeadCase, device: torch.device) -> None:
     h, target = good_batch(head)
     exact = seeded(head, h, target)
     head = head.to(torch.float32)
-    # eps = 1.2e-7, on sums of up to 53 terms of size 1; and the weights themselves are rounded.
+    # eps = 1.2e-7 for sums of up to 53 terms of size 1. The weights are rounded as well.
     narrow = h.detach().float().requires_grad_()
     value = seeded(head, narrow, target)
     assert value.dtype == torch.float32
@@ -148,8 +148,8 @@ def test_autocast(case: HeadCase, hidden_dtype: torch.dtype, device: torch.devic
     with torch.autocast(device.type, dtype=torch.bfloat16):
         loss = seeded(head, h, target)
     assert loss.dtype == torch.float32
-    # bfloat16 has 8 bits. Weights, h and logits of size 1 are rounded by up to 2^-9 each, so a logit errs by 0.01 at
-    # most; a loss is a mean over 12 examples, of size 1 or more, and no steeper than a few logits.
+    # bfloat16 has 8 bits. Weights, h and logits of size 1 are rounded by up to 2^-9 each, so a logit errs by at most
+    # 0.01. A loss is a mean over 12 examples. Its size is 1 or more, and it changes no faster than a few logits.
     torch.testing.assert_close(loss, exact, rtol=0.02, atol=0)
     loss.backward()
     assert gradient_of(h).dtype == hidden_dtype
@@ -182,7 +182,7 @@ def test_half_precision_without_autocast_is_widened(case: HeadCase, device: torc
 def test_a_whole_head_in_half_precision(
     case: HeadCase, dtype: torch.dtype, device: torch.device
 ) -> None:
-    """As `model.to(torch.bfloat16)` leaves it: the loss is in float32 all the same."""
+    """The head is converted by `model.to(torch.bfloat16)`, and its loss is in float32."""
     head = case.made(device, dtype=torch.float32)
     if case.kind == "factored":
         with pytest.raises(
@@ -195,8 +195,8 @@ def test_a_whole_head_in_half_precision(
     h, target = hidden(device=device, dtype=dtype), spread(ROWS).to(device)
     loss = seeded(head, h, target)
     assert loss.dtype == torch.float32
-    # The same weights and the same h, and logits rounded to 2^-9 where they are held in half precision. Torch's
-    # linear_cross_entropy also rounds the sum of the losses that way.
+    # Weights and h are equal. Logits that are held in half precision are rounded to 2^-9. Torch's linear_cross_entropy
+    # rounds the sum of the losses in this way too.
     torch.testing.assert_close(loss, seeded(exact, h.detach().float(), target), rtol=0.01, atol=0)
     loss.backward()
     assert gradient_of(h).dtype == dtype

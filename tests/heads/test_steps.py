@@ -66,7 +66,7 @@ def test_steps_start_anew_after_zero_grad(case: HeadCase, device: torch.device) 
 
 @every_head
 def test_several_steps(case: HeadCase, device: torch.device) -> None:
-    """Compared after every one of them: a step starts from what the last one left."""
+    """The test compares after every step, because each step starts from the result of the previous one."""
     head = case.made(device)
     optimizer = head.sgd(0.5)
     for rows in (3, ROWS, 1, 9):
@@ -122,7 +122,7 @@ def test_h_may_need_no_gradient(case: HeadCase, device: torch.device) -> None:
 
 @every_head
 def test_each_parameter_may_be_trained_alone(case: HeadCase, device: torch.device) -> None:
-    """The bias, for one."""
+    """The bias is one example."""
     if case.kind == "factored":
         pytest.skip("a factored layer is trained as a whole")
     head = case.made(device)
@@ -177,7 +177,7 @@ def test_no_weight_decay_where_gradients_are_sparse(case: HeadCase, device: torc
 
 @every_head
 def test_training_brings_the_loss_down(case: HeadCase, device: torch.device) -> None:
-    """Six examples with a target each, in eight dimensions: all of them can be told from all other classes."""
+    """Six examples in eight dimensions, with one target each, can be separated from all other classes."""
     head = case.made(device)
     h, target = hidden(6, device=device).detach(), spread(6).to(device)
     optimizer, losses = head.sgd(case.lr), []
@@ -194,7 +194,7 @@ def test_training_brings_the_loss_down(case: HeadCase, device: torch.device) -> 
 
 @every_head
 def test_the_default_device_is_nobodys_business(case: HeadCase) -> None:
-    """Whoever has made another one torch's default, "cuda" for instance, trains and ranks where the head is."""
+    """A head trains and ranks on its own device, also if another one, such as "cuda", is the default of torch."""
     with torch.device("meta"):
         head = case.made("cpu")
         optimizer = head.sgd(0.1)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 @pytest.fixture
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a kernel does not write is NaN."""
+    """Fill new memory with NaN, so that a test sees every element that a kernel does not write."""
     empty = torch.empty
 
     def full_of_nan(*args: Any, **kwargs: Any) -> Tensor:

@@ -14,14 +14,14 @@ TARGET, HIDDEN, GRADIENT, SINGULAR = 1, 2, 4, 8
 # Rows, width, targets per row: on both sides of B = H, and so that no size is a multiple of a tile.
 SIZES = [(7, 16, 1), (5, 40, 3), (9, 24, 2), (40, 33, 1), (70, 20, 2), (33, 20, 5), (16, 16, 1)]
 DTYPES = [torch.float64, torch.float32]  # of products
-# The definition computes in float64. Where products are float32, sums of some dozens of them are good to a few times
-# its 6e-8; where they are float64, what is left is float32 by design: the statistics, V, and the terms of the series,
-# relative to the change of U_inv.
+# The definition computes in float64. Sums of some dozens of float32 products are exact to a few times 6e-8. Some parts
+# are float32 even with float64 products: the statistics, V, and the terms of the series, relative to the change of
+# U_inv.
 FLOAT32 = 1e-6
 
 
 class Case(NamedTuple):
-    """A layer with a batch that has been through it by definition, and what the kernels are given."""
+    """A layer, the results of a batch by definition, and the input of the kernels."""
 
     layer: zloss.FactoredLinear
     stats: zloss.SphericalStats
@@ -113,7 +113,7 @@ def gradient(case: Case, made: Any) -> Any:
 def step(
     case: Case, lr: float = LR, decay: float = DECAY, scale: float = 1.0
 ) -> tuple[list[Tensor], Tensor]:
-    """V and the factors after a step, and the report on it."""
+    """Return V and the factors after a step, and the report on it."""
     update, made = kernels.load("factored_update"), statistics(case)
     grad, state = (
         gradient(case, made),
@@ -137,7 +137,7 @@ def step(
 
 
 def largest_curvature(case: Case) -> float:
-    """The inverse of the learning rate at which P is singular."""
+    """Return the inverse of the learning rate at which P is singular."""
     k1 = case.record.h.T @ (case.record.curvature[:, None] * case.record.h)
     return float(torch.linalg.eigvalsh(k1)[-1])
 

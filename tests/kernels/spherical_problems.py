@@ -12,15 +12,16 @@ CLASSES = 50
 REDUCTIONS = ["mean", "sum", "none"]
 DTYPES = [torch.float64, torch.float32]
 SHAPES = [(1,), (13,), (7, 3), (16, 1)]  # of the targets
-# Both sides compute in float64 from the same numbers: a dozen roundings of 2e-16 each, in terms of one sign or, summed
-# over rows and targets, of a size that is part of the scale below. The result is rounded once more, to its own dtype.
+# Both sides compute in float64 from the same numbers, with a dozen roundings of 2e-16 each. The terms of a sum have one
+# sign, or they are sums over rows and targets, whose size is a part of the scale below. The result is rounded once
+# more, to its own dtype.
 ROUNDINGS = 1e-14
 
 
 def random_stats(
     shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> SphericalStats:
-    """Some rows are ignored, some of them hold NaN; the last of many rows has no spread."""
+    """Return statistics with ignored rows, some of which hold NaN. The last of many rows has no spread."""
     rows = shape[0]
     valid = torch.rand(shape) < 0.7
     target = torch.where(valid, 2 * torch.randn(shape), torch.nan)
@@ -37,7 +38,7 @@ def random_stats(
 
 
 def moved(stats: SphericalStats, dtype: torch.dtype, device: torch.device) -> SphericalStats:
-    """The same numbers elsewhere, as leaves of a graph; no loss takes its kernel for these by itself."""
+    """Return the same numbers on a device and in a dtype, as leaves. No loss chooses its kernel for them."""
     target, mean, scatter = (
         x.detach().to(device, dtype, copy=True).requires_grad_() for x in moments(stats)
     )
@@ -53,9 +54,9 @@ def moments(stats: SphericalStats) -> tuple[Tensor, Tensor, Tensor]:
 def by_definition(
     loss: nn.Module, stats: SphericalStats, weight: Tensor | None, upstream: Tensor | None = None
 ) -> list[Tensor]:
-    """Value and gradients by autograd in float64."""
+    """Return the value and the gradients by autograd in float64."""
     exact = moved(stats, torch.float64, stats.target.device)
-    exact.target.data.nan_to_num_()  # an ignored NaN would spoil the gradients of autograd, which knows no better
+    exact.target.data.nan_to_num_()  # an ignored NaN would spoil the gradients of autograd
     value = loss(exact, weight=None if weight is None else weight.double())
     upstream = torch.ones_like(value) if upstream is None else upstream.double()
     return [value.detach(), *torch.autograd.grad(value, moments(exact), upstream)]
@@ -73,7 +74,7 @@ def by_kernel(
 
 
 def assert_close(got: list[Tensor], expected: list[Tensor]) -> None:
-    """Half a unit of the dtype, elementwise, and the roundings of float64 on the scale of the largest."""
+    """Allow half a unit of the dtype for each element, and the roundings of float64 relative to the largest element."""
     for name, x, y in zip(
         ("value", "by target", "by mean", "by scatter"), got, expected, strict=True
     ):

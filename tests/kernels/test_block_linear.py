@@ -1,4 +1,4 @@
-"""The Triton kernels of `block_linear` against its definition in float64, tile edges and all.
+"""The Triton kernels of `block_linear` against its definition in float64, also at the edges of tiles.
 
 On a machine without a GPU they run in Triton's interpreter.
 """
@@ -35,7 +35,7 @@ def plans() -> ModuleType:
 
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many edges inside a small problem."""
+    """Choose tiles so small that a small problem has many edges."""
     products, row_gradient = kernels.load("block_linear"), kernels.load("block_row_gradient")
     tile = kernels.load("tiles").Tile(elements=64, columns=8, warps=1)
     for module, name in ((products, "SCORES"), (products, "GRAD_H"), (row_gradient, "GRAD_ROWS")):
@@ -45,13 +45,13 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def everything(p: Problem, scores: Tensor, upstream: Tensor) -> list[Tensor]:
-    """Scores and all gradients, in float64; -inf told apart, where it must be."""
+    """Return the scores and all gradients in float64."""
     grads = p.gradients(scores, upstream.to(scores.dtype))
     return [x.detach().double() for x in (scores, *grads)]
 
 
 def error(got: Tensor, expected: Tensor) -> float:
-    """Relative to the largest entry; -inf must stand where it is expected."""
+    """Return the largest error relative to the largest entry. Infinities must be equal."""
     finite = expected.isfinite()
     assert torch.equal(got.isfinite(), finite)
     assert torch.equal(got[~finite], expected[~finite])
@@ -115,7 +115,7 @@ def test_dtypes_mix(h_dtype: torch.dtype, weight_dtype: torch.dtype, device: tor
         everything(mixed, mixed.scores("torch"), upstream),
         strict=True,
     ):
-        # Both round their results to the coarser dtype, and may do so differently.
+        # Both round their results to the coarser dtype, and may round differently.
         assert error(got, plain) <= 4 * max(torch.finfo(h_dtype).eps, torch.finfo(weight_dtype).eps)
 
 
@@ -260,7 +260,7 @@ def test_a_graph_can_hold_it(cuda: torch.device) -> None:
 
 
 def test_more_numbers_than_32_bits_can_count(cuda: torch.device) -> None:
-    """The last rows of a weight matrix of 2^31 + 2^20 numbers."""
+    """The test uses the last rows of a weight matrix of 2^31 + 2^20 numbers."""
     width, size = 1024, 1024
     blocks = RowBlocks([size] * (2**11 + 1), device=cuda)
     weight = torch.zeros(blocks.num_rows, width, dtype=torch.bfloat16, device=cuda).requires_grad_()

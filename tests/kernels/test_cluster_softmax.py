@@ -1,4 +1,4 @@
-"""The softmax of a cluster by kernels against its definition in float64, edges of pieces and all.
+"""The softmax of a cluster by kernels against its definition in float64, also at the edges of pieces.
 
 On a machine without a GPU they run in Triton's interpreter.
 """
@@ -20,7 +20,7 @@ if not kernels.available():
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
-# Sums of up to some hundred terms of size 1 in float32; a slip in a formula is far above that.
+# Sums of up to some hundred terms of size 1 in float32. A slip in a formula gives a far larger error.
 assert_close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-5)
 
 
@@ -31,12 +31,12 @@ def module() -> ModuleType:
 
 @pytest.fixture(autouse=True)
 def by_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the interpreter too."""
+    """Use the kernel in the interpreter as well."""
     monkeypatch.setattr(cluster_log_prob, "_has_kernel", lambda p, weight: True)
 
 
 class Problem:
-    """Random vectors, with targets for some examples."""
+    """Return random vectors, with targets for some examples."""
 
     def __init__(
         self, device: torch.device, rows: int, width: int, classes: int, targets: int, share: float
@@ -65,7 +65,7 @@ class Problem:
 
 def check(problem: Problem) -> None:
     found, expected = problem.log_prob(), problem.definition()
-    upstream = torch.randn_like(found)  # also where there is no target, which must not matter
+    upstream = torch.randn_like(found)  # also for missing targets, which must have no effect
     assert_close(found.double(), expected)
     pairs = zip(
         problem.gradients(found, upstream), problem.gradients(expected, upstream), strict=True
@@ -115,7 +115,7 @@ def test_pieces_of_many_tiles_and_more_pieces_than_are_added_up_at_a_time(
 
 
 def test_large_scores_do_not_overflow(kernel_device: torch.device) -> None:
-    """In any piece: the highest score is at one end and then at the other."""
+    """The highest score may be in any piece: here at one end, and then at the other."""
     problem = Problem(kernel_device, 4, 2, 1000, 1, 1.0)
     with torch.no_grad():
         problem.weight.zero_()

@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.skipif(not kernels.available(), reason="triton is not installed"),
     pytest.mark.filterwarnings(
         "ignore::RuntimeWarning"
-    ),  # of numpy, in the interpreter, for what is not finite
+    ),  # from NumPy in the interpreter, for numbers that are not finite
 ]
 
 
@@ -104,7 +104,7 @@ def test_bad_targets_and_activations_raise_their_bits(kernel_device: torch.devic
     assert int(made.fault) == int(case.fault) == TARGET
     assert made.mean.isnan().tolist() == [row == 2 for row in range(6)]
     assert not gradient(case, made).h.any(), "nothing is learnt from such a batch"
-    for value in (torch.inf, 1e25):  # whose square float32 cannot hold
+    for value in (torch.inf, 1e25):  # the square of 1e25 overflows float32
         h = case.h.detach().clone()
         h[4, 3] = value
         made = statistics(case, h=h)
@@ -149,7 +149,7 @@ def test_weights_decay_without_rows(kernel_device: torch.device) -> None:
 def test_beyond_the_series_steps_are_solved(
     rows: int, width: int, kernel_device: torch.device
 ) -> None:
-    """P is indefinite at three times that learning rate, but far from singular. A captured step would be refused."""
+    """With three times the learning rate that makes P singular, P is indefinite, but not nearly singular."""
     case = make_case(rows, width, 1, torch.float64, kernel_device)
     lr = 3 / largest_curvature(case)
     expected = exact_step(case.layer.factors(), case.record, lr, 0.0, CLASSES)
@@ -167,7 +167,7 @@ def test_after_a_fault_no_step_is_taken(kernel_device: torch.device) -> None:
 
 @pytest.fixture(params=["solved", "series"])
 def inverse(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """By a factorisation, or by the series as while a step is captured."""
+    """Invert by a factorisation, or by the series of a captured step."""
     if request.param == "series":
         monkeypatch.setattr(kernels.load("factored_system"), "is_capturing", lambda: True)
     return str(request.param)
@@ -178,7 +178,7 @@ def inverse(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def test_steps_up_to_the_limit_of_the_series_are_exact(
     rows: int, width: int, kernel_device: torch.device
 ) -> None:
-    """At half the learning rate that makes P singular, two dozen terms of the series are needed."""
+    """With half of the learning rate that makes P singular, two dozen terms of the series are needed."""
     case = make_case(rows, width, 1, torch.float64, kernel_device)
     lr = 0.5 / largest_curvature(case)
     expected = exact_step(case.layer.factors(), case.record, lr, 0.0, CLASSES)

@@ -1,4 +1,4 @@
-"""Adding rows to a matrix, against `index_add_`, and the optimizer that does it."""
+"""The addition to rows of a matrix, compared with `index_add_`, and the optimizer that uses it."""
 
 from contextlib import nullcontext
 
@@ -27,8 +27,8 @@ def test_rows_are_added_where_they_belong(
     values = torch.randn(rows, width, device=kernel_device).to(dtype)
     expected = matrix.double().index_add(0, place, values.double(), alpha=-0.25)
     kernels.load("row_update").add_rows_(matrix, place, values, -0.25)
-    # A product by a power of two is exact, so the sum is rounded once, and once more to a shorter format: half a unit
-    # each on a GPU; Triton's interpreter cuts off instead, up to a unit.
+    # A product with a power of two is exact. So the sum is rounded once, and again to a shorter format. A GPU rounds
+    # by half a unit. Triton's interpreter cuts off digits instead, up to a unit.
     tolerance = torch.finfo(dtype).eps + torch.finfo(torch.float32).eps
     assert ((matrix.double() - expected).abs() <= tolerance * expected.abs()).all()
 
@@ -42,8 +42,8 @@ def test_repeated_rows_add_up(rows: int, width: int, kernel_device: torch.device
     sizes = matrix.double().abs().index_add(0, place, values.double().abs(), alpha=0.25)
     untouched = matrix[3:].clone()
     kernels.load("row_update").add_rows_(matrix, place, values, -0.25, repeated=True)
-    # The products are exact. A sum of 1 + n numbers in any order is n additions, each of which rounds a number no
-    # larger than the sum of all their sizes (but for roundings before), by half a unit, or cuts off up to a unit.
+    # The products are exact. A sum of 1 + n numbers takes n additions. Each of them rounds a number by half a unit, or
+    # cuts off up to a unit. Up to earlier roundings, this number is no larger than the sum of all sizes.
     tolerance = 1.01 * rows * torch.finfo(torch.float32).eps
     assert ((matrix.double() - expected).abs() <= tolerance * sizes).all()
     assert torch.equal(matrix[3:], untouched)

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("poisoned")
 
 @pytest.fixture
 def forced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every loss that has a kernel takes it, wherever its statistics come from."""
+    """Make every loss with a kernel use it, for any statistics."""
     monkeypatch.setattr(spherical, "suits_kernels", lambda stats, weight: True)
 
 
@@ -37,7 +37,7 @@ class Doubled(zloss.ZLoss):
 
 
 class Renamed(zloss.ZLoss):
-    """Another name is no other loss."""
+    """A loss with another name and the same definition."""
 
 
 @pytest.mark.usefixtures("forced")

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 def stats_of_row(row: Tensor) -> SphericalStats:
-    """Those of `row` with each class as the target in turn."""
+    """Return the statistics of `row` with each class as the target in turn."""
     stats = SphericalStats.from_logits(
         row.repeat(len(row), 1), torch.arange(len(row), device=row.device)
     )
@@ -47,7 +47,7 @@ def test_extreme_values_and_gradients_are_those_of_autograd(
     expected = [value.detach(), *torch.autograd.grad(value.sum(), moments(stats))]
     for x, y in zip(by_kernel(loss, stats, None), expected, strict=True):
         assert x.isfinite().all()
-        # What autograd rounds in this dtype, on its way through a dozen operations; of the largest, as 1 + x cancels.
+        # Autograd rounds a dozen operations in this dtype, relative to the largest number, because 1 + x cancels.
         torch.testing.assert_close(
             x, y, rtol=0, atol=12 * torch.finfo(dtype).eps * float(y.abs().max())
         )
@@ -63,7 +63,7 @@ def test_an_extreme_a_is_finite(row: str, a: float, kernel_device: torch.device)
 
 @pytest.mark.parametrize("b", [0.0, 5e-324, -5e-324, 1e-310, 10])
 def test_a_small_b_is_a_number_like_others(b: float, kernel_device: torch.device) -> None:
-    """It goes to the kernel as an integer, and Triton has two kinds of these."""
+    """The kernel gets the number as an integer, and Triton has two kinds of integers."""
     stats, loss = random_stats((5,), torch.float64, kernel_device), zloss.ZLoss(a=0.5, b=b)
     assert_close(by_kernel(loss, stats, None), by_definition(loss, stats, None))
 
@@ -72,7 +72,7 @@ def test_a_small_b_is_a_number_like_others(b: float, kernel_device: torch.device
 def test_a_row_without_spread_has_a_gradient_of_zero(row: str, kernel_device: torch.device) -> None:
     loss = zloss.ZLoss(a=0.7, b=1.5, reduction="none")
     value, *grads = by_kernel(loss, stats_of_row(ROWS[row].to(kernel_device)), None)
-    # Rounded once, to float32: half a unit is 6e-8.
+    # The value is rounded once, to float32: half a unit is 6e-8.
     torch.testing.assert_close(
         value, torch.full_like(value, math.log1p(math.exp(0.7 * 1.5)) / 0.7), rtol=6e-8, atol=0
     )
@@ -82,7 +82,7 @@ def test_a_row_without_spread_has_a_gradient_of_zero(row: str, kernel_device: to
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_counts_as_spread(dtype: torch.dtype, kernel_device: torch.device) -> None:
-    # Standard deviations from half to twice the rounding error of the mean, 4 eps of it.
+    # Standard deviations from half to twice the rounding error of the mean, which is 4 eps times the mean.
     mean = torch.full((5,), 3.0, dtype=dtype, device=kernel_device)
     std = (
         4
@@ -98,7 +98,7 @@ def test_what_counts_as_spread(dtype: torch.dtype, kernel_device: torch.device) 
 
 @pytest.mark.parametrize("z", [-1000.0, -50.0, -0.1, 0.0, 1e-9, 5.0, 36.7, 37.0, 50.0, 700.0])
 def test_softplus_to_the_last_digits(z: float, kernel_device: torch.device) -> None:
-    # log1p and exp of the standard library are exact to a unit, 2e-16, and so are those of a GPU: four of them.
+    # log1p and exp are exact to a unit of 2e-16, in the standard library and on a GPU. Four of them are used.
     x = -z
     expected = max(x, 0.0) + math.log1p(math.exp(-abs(x)))
     target = torch.tensor([z], dtype=torch.float64, device=kernel_device)

@@ -73,7 +73,7 @@ def test_in_small_tiles(
 ) -> None:
     monkeypatch.setattr(
         module, "_TILE", 16
-    )  # a program takes several turns, the last of which is not full
+    )  # a program takes several rounds, and the last one is not full
     stats, weight = (
         random_stats((37, 3), torch.float64, kernel_device),
         torch.randn(37, device=kernel_device),
@@ -97,7 +97,7 @@ def test_a_batch_without_targets_is_zero(
     stats.valid = torch.zeros_like(stats.valid)
     weight = torch.full(
         (3,), torch.nan, device=kernel_device
-    )  # which does not matter on ignored rows
+    )  # the weights of ignored rows have no effect
     for x in by_kernel(case.make(reduction=reduction), stats, weight):
         assert x.count_nonzero() == 0
 
@@ -201,12 +201,12 @@ def test_in_a_cuda_graph(case: LossCase, shape: tuple[int, ...], cuda: torch.dev
 
 @pytest.mark.filterwarnings(
     "ignore:Warning. Profiler clears events"
-)  # torch 2.11 says so of every profile
+)  # torch 2.11 warns for every profile
 @every_spherical_loss
 def test_one_launch_forward_and_one_backward(
     case: LossCase, cuda: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.undo()  # poison takes launches
+    monkeypatch.undo()  # filling memory with NaN takes launches
     stats, loss = random_stats((40,), torch.float32, cuda), case.make()
     upstream = torch.ones((), device=cuda)
     torch.autograd.grad(loss(stats), moments(stats), upstream)

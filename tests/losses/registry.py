@@ -77,7 +77,7 @@ def normalized(
 
 
 class LossCase(NamedTuple):
-    """A loss and what is claimed of it; `make` takes `reduction` and `ignore_index`."""
+    """A loss, its definition and its properties. `make` takes `reduction` and `ignore_index`."""
 
     name: str
     make: Callable[..., nn.Module]
@@ -156,7 +156,7 @@ every_spherical_loss = each(case for case in CASES if case.spherical)
 
 
 def unregistered(names: Iterable[str], namespace: object) -> list[str]:
-    """The concrete loss classes among `names` of `namespace` that no row of `CASES` makes."""
+    """Return the concrete loss classes among `names` of `namespace` that no row of `CASES` makes."""
     registered = {type(case.make()) for case in CASES}
     candidates = [getattr(namespace, name) for name in names]
     return [

@@ -1,4 +1,4 @@
-"""Every loss is its definition: values against slow loops over classes, gradients against finite differences."""
+"""Every loss against its definition: values against slow loops over classes, gradients against finite differences."""
 
 from functools import partial
 
@@ -94,7 +94,7 @@ def test_gradients_from_logits(case: LossCase, device: torch.device) -> None:
 
 
 def random_moments() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Activations of two targets (one of them ignored), mean, scatter, validity of four examples."""
+    """Return the activations of two targets (some ignored), the mean, the scatter and the validity of four examples."""
     valid = torch.tensor([[True, True], [True, False], [True, True], [False, True]])
     target, mean = torch.randn(4, 2, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
     scatter = 0.5 + torch.rand(4, dtype=torch.float64)

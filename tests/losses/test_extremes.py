@@ -1,4 +1,4 @@
-"""Finite values and gradients on rows without spread, on huge activations and with huge hyper-parameters."""
+"""Values and gradients are finite for rows without spread, huge activations and huge hyper-parameters."""
 
 import math
 from collections.abc import Callable
@@ -19,8 +19,8 @@ ROWS = {
     "two close": torch.tensor([1.0, 1.0 + 2**-23]),
     "large": torch.linspace(-1e4, 1e4, 7),
     "large mean": 1e4 + torch.linspace(-1, 1, 7),
-    "one huge": torch.tensor([1e18, 0.0, 0.0, 0.0]),  # its square still is a float32
-    "one tiny": torch.tensor([1e-30, 0.0, 0.0, 0.0]),  # its square no longer is
+    "one huge": torch.tensor([1e18, 0.0, 0.0, 0.0]),  # float32 can hold its square
+    "one tiny": torch.tensor([1e-30, 0.0, 0.0, 0.0]),  # its square underflows float32
 }
 FLAT = ["zeros", "all 0.1", "all -1e4 / 3", "two equal"]
 Z_NORMALISED: dict[str, Callable[[float], nn.Module]] = {
@@ -32,7 +32,7 @@ every_row = pytest.mark.parametrize("row", ROWS)
 
 
 def value_and_gradient(loss: nn.Module, row: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss of `row` with each class as the target in turn, and its gradient."""
+    """Return the loss of `row` with each class as the target in turn, and its gradient."""
     logits = row.repeat(len(row), 1).requires_grad_()
     value: Tensor = loss(logits, torch.arange(len(row), device=row.device))
     (gradient,) = torch.autograd.grad(value.sum(), logits)
@@ -87,7 +87,7 @@ def test_a_confident_sigmoid_keeps_its_tail_in_float64() -> None:
     logits = torch.tensor([[24.0, -24.0]], dtype=torch.float64, requires_grad=True)
     value = zloss.SigmoidCrossEntropy()(logits, torch.tensor([0]))
     (gradient,) = torch.autograd.grad(value, logits)
-    tail = math.exp(-24.0)  # of softplus and sigmoid alike, up to its square
+    tail = math.exp(-24.0)  # of softplus and of sigmoid, up to its square
     # The loss is a difference of numbers near 24, each rounded to 24 * 2e-16 = 5e-15.
     assert value.item() == pytest.approx(2 * tail, abs=1e-14)
     torch.testing.assert_close(

@@ -1,4 +1,4 @@
-"""The squared error and the likelihoods of the spherical family, where the paper slips or leaves the formula out."""
+"""The squared error and the likelihoods of the spherical family, for which the paper has slips or no formula."""
 
 import math
 from functools import partial
@@ -12,7 +12,7 @@ from zloss import SphericalSoftmax, SphericalStats, SquaredError, TaylorSoftmax,
 D, C = 6, 2
 assert_close = partial(
     torch.testing.assert_close, rtol=1e-12, atol=1e-13
-)  # float64, a handful of terms of size 1
+)  # a few terms of size 1 in float64
 
 
 @pytest.fixture

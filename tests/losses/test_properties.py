@@ -1,4 +1,4 @@
-"""Which loss is invariant to what: every loss has, or provably lacks, every property of the registry."""
+"""The invariances of the losses: every loss has, or provably lacks, every property of the registry."""
 
 from collections.abc import Callable
 from types import SimpleNamespace

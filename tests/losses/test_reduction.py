@@ -1,4 +1,4 @@
-"""Reduction, row weights, ignored rows, several targets per example: the same for every loss."""
+"""Reduction, row weights, ignored rows and several targets per example, which are the same for every loss."""
 
 import math
 from functools import partial
@@ -13,12 +13,12 @@ from tests.losses.registry import LossCase, every_loss, every_loss_reduced_here
 
 CLASSES = 6
 IGNORED = -100
-# float64 and a handful of terms of size 10: rounding is below 1e-14, and any slip in a formula far above 1e-12.
+# A few terms of size 10 in float64: rounding is below 1e-14, and any slip in a formula is far above 1e-12.
 assert_close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
 
 
 def random_logits(rows: int, device: torch.device | None = None) -> Tensor:
-    """The same ones on every device and in every example that is drawn."""
+    """Return the same numbers on every device and in every drawn example."""
     generator = torch.Generator().manual_seed(0)
     return (
         torch.randn(rows, CLASSES, dtype=torch.float64, generator=generator)
@@ -83,7 +83,7 @@ def test_weights_multiply_rows_before_the_reduction(case: LossCase, device: torc
     rows = case.make(reduction="none")(logits, target) * weight
     assert_close(case.make(reduction="none")(logits, target, weight=weight), rows)
     assert_close(case.make(reduction="sum")(logits, target, weight=weight), rows.sum())
-    # The mean is over the three rows that are not ignored, whatever their weights.
+    # The mean is over the three rows that are not ignored, for any weights.
     assert_close(case.make()(logits, target, weight=weight), rows.sum() / 3)
 
 

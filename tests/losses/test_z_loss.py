@@ -1,4 +1,4 @@
-"""The mathematics of the Z-loss, and where the printed formulas of the paper slip.
+"""The mathematics of the Z-loss, and the slips in the printed formulas of the paper.
 
 Notation of the paper: D classes, target c, z_k = (o_k - mu) / sigma, L_Z = softplus(a (b - z_c)) / a.
 """
@@ -14,7 +14,7 @@ from zloss import SphericalStats, ZLoss, ZNormalized, z_loss
 
 A, B = 0.7, 1.5
 D, C = 9, 4  # number of classes, target
-# float64 with |o| / sigma near 1: rounding is some 1e-15, and a wrong sign is seen at 1e-2.
+# |o| / sigma is near 1: rounding in float64 is some 1e-15, and a wrong sign changes a value by 1e-2.
 assert_close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-13)
 
 
@@ -66,14 +66,14 @@ def test_the_gradient_of_the_loss(o: Tensor) -> None:
 
 
 def test_the_components_of_both_gradients_sum_to_zero(o: Tensor) -> None:
-    # The paper says so of z_c, and of the loss that its components "still sum to one".
+    # The paper says this of z_c, and it says that the components of the loss "still sum to one".
     assert gradient(z_c(o), o).sum().abs() < 1e-14
     assert gradient(loss(o), o).sum().abs() < 1e-14
     assert gradient(loss(o), o).abs().sum() > 1e-2
 
 
 def test_the_gradient_is_orthogonal_to_the_activations(o: Tensor) -> None:
-    # What scale invariance says of the gradient.
+    # This follows from scale invariance.
     assert (gradient(loss(o), o) @ o.detach()).abs() < 1e-14
 
 
@@ -122,7 +122,7 @@ def test_two_classes_are_either_won_or_lost() -> None:
 
 
 def stats_of(z: Tensor) -> SphericalStats:
-    """Statistics whose Z-scores are `z`."""
+    """Return statistics with the Z-scores `z`."""
     return SphericalStats.from_moments(z, torch.zeros_like(z), torch.full_like(z, 1e3), 1000)
 
 
@@ -154,7 +154,7 @@ def test_only_z_c_matters(o: Tensor) -> None:
 
 @pytest.mark.parametrize("a", [0.1, 1.0, 30.0])
 def test_z_normalised_softmax(o: Tensor, a: float) -> None:
-    # L_S-Z(o, c) = -1/a log softmax_c(a z), which is not what scaling the activations themselves would give.
+    # L_S-Z(o, c) = -1/a log softmax_c(a z). Scaled activations would give another loss.
     z = z_scores(o.detach())
     value = ZNormalized(nn.CrossEntropyLoss(), a=a)(o[None], torch.tensor([C]))
     assert_close(value, -(a * z).log_softmax(0)[C] / a)

@@ -83,10 +83,8 @@ class DenseOutput(LinearHead):
 
     @property
     def is_capturable(self) -> bool:
-        return self.softmax in (
-            "logits",
-            "linear_cross_entropy",
-        )  # unknown for the other implementations
+        # Whether the other implementations wait for the device is not known.
+        return self.softmax in ("logits", "linear_cross_entropy")
 
     def _softmax_loss(
         self, loss: SoftmaxCrossEntropy, admitted: Admitted, row_weight: Tensor | None

@@ -219,7 +219,9 @@ def _clustering(
 ) -> Clustering:
     if isinstance(clusters, Clustering):
         if counts is not None:
-            raise ValueError("give counts or a Clustering, not both: a Clustering is already made")
+            raise ValueError(
+                "give counts or a Clustering, not both: a Clustering decides the clusters by itself"
+            )
         if len(clusters.order) != num_classes:
             raise ValueError(
                 f"the Clustering has {len(clusters.order)} classes, the head {num_classes}"

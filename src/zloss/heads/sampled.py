@@ -131,7 +131,7 @@ class SampledSoftmax(LinearHead):
         if never.any():
             raise ValueError(
                 f"noise-contrastive estimation needs a sampler that can draw every class, and this one never draws "
-                f"{int(never.sum())} of {self.num_classes}, class {int(never.nonzero()[0])} for one; "
+                f"{int(never.sum())} of {self.num_classes} classes, such as class {int(never.nonzero()[0])}; "
                 "add one to the counts, or choose another sampler"
             )
         if self.linear.bias is not None:
@@ -233,9 +233,8 @@ def _accidental_hits(index: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:  # 
     """Return a mask of the draws that hit a target of the example, and the number of hits of each target."""
     hits = torch.zeros(len(index), len(draws), dtype=torch.bool, device=index.device)
     times = torch.empty_like(index)
-    for k, column in enumerate(
-        index.T
-    ):  # one by one: all columns together would need B K S numbers
+    # One column at a time: all columns together would need B K S numbers.
+    for k, column in enumerate(index.T):
         hits_of_column = draws == column[:, None]
         hits |= hits_of_column
         times[:, k] = hits_of_column.sum(1)

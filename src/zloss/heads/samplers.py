@@ -265,7 +265,7 @@ def make_sampler(
         return LogUniformSampler(num_classes, counts=counts, device=device)
     if counts is None:
         raise ValueError(
-            'sampler "unigram" needs counts=, how often each class occurs; "log_uniform" does without'
+            'sampler "unigram" needs counts=, the number of occurrences of each class; "log_uniform" needs none'
         )
     return UnigramSampler(counts, power=power, device=device)
 
@@ -276,5 +276,7 @@ def _own_sampler(sampler: Sampler, num_classes: int, counts: Tensor | None) -> S
             f"the sampler draws from {sampler.num_classes} classes, but the head has {num_classes}"
         )
     if counts is not None:
-        raise ValueError("counts are for a sampler given by name: build this one with them instead")
+        raise ValueError(
+            "counts are for a sampler that is given by its name: build this one with them instead"
+        )
     return sampler

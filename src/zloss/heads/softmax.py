@@ -82,7 +82,7 @@ def cut_cross_entropy(
     if bias is not None:
         if "bias" not in inspect.signature(function).parameters:
             raise ValueError(
-                "the cut-cross-entropy that is installed takes no bias: use bias=False or a newer one"
+                "the installed cut-cross-entropy takes no bias: use bias=False, or install a newer version"
             )
         options |= {"bias": bias}
     autocast = torch.is_autocast_enabled(h.device.type)
@@ -162,7 +162,9 @@ def find_cross_entropy(name: str, device: torch.device | None = None) -> CrossEn
         raise ValueError(f"softmax must be one of {', '.join(IMPLEMENTATIONS)}, got {name!r}")
     if reason := IMPLEMENTATIONS[name].missing(device):
         here = [other for other, entry in IMPLEMENTATIONS.items() if entry.missing(device) is None]
-        raise ValueError(f"softmax={name!r} cannot run here: {reason}; what can: {', '.join(here)}")
+        raise ValueError(
+            f"softmax={name!r} cannot run here: {reason}; these can: {', '.join(here)}"
+        )
     return IMPLEMENTATIONS[name].cross_entropy
 
 

@@ -24,7 +24,7 @@ class Tile:
         return self.elements // columns, columns
 
 
-# Functions of Triton with this purpose take the host as long as an addition takes the device.
+# Triton has such functions too, but one call of them takes the host as long as an addition takes the device.
 def pieces(length: int, size: int) -> int:
     """Return how many pieces of this size cover the length."""
     return -(-length // size)

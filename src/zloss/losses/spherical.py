@@ -75,8 +75,8 @@ class SphericalLoss(Loss):
                 input.ignore_index,
             ):
                 raise ValueError(
-                    f"this loss is to ignore the target {self.ignore_index}, but the layer that made the statistics "
-                    f"has ignored {input.ignore_index}: say it to the layer, ignore_index={self.ignore_index}"
+                    f"this loss ignores the target {self.ignore_index}, but the layer that made the statistics "
+                    f"ignores {input.ignore_index}: say it to the layer, ignore_index={self.ignore_index}"
                 )
             return input
         if target is None:
