@@ -28,7 +28,7 @@ def run_demo(folder: Path, console: Console) -> None:
     """Prepare the text, train, evaluate, predict and plot."""
     corpus = demo_corpus(folder / "corpus", console)
     console.print(corpus_table(corpus))
-    print_plainly(console, "\nTraining a network. These are its scores on the validation split:")
+    print_plainly(console, "\nTraining, unless it is done already. Scores on the validation split:")
     run = trained_run(corpus, folder / "run", console)
     model = TrainedModel.load(run.folder)
     with count_bar(console, "evaluating") as watch:

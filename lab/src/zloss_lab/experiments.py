@@ -97,7 +97,8 @@ def build_table(
     table = preset(preset_name)
     for above in tables:
         table = _merged(table, above)
-    table = overridden(table, _placed(settings))
+    _require_full_keys(settings)
+    table = overridden(table, settings)
     if "corpus" in table:
         raise ConfigError(
             f"corpus = {table['corpus']!r} does not belong there: name the corpus by --corpus FOLDER"
@@ -105,8 +106,8 @@ def build_table(
     return table
 
 
-def _placed(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the settings. A key without its table, such as `lr`, is an error that suggests the full key."""
+def _require_full_keys(settings: Mapping[str, Any]) -> None:
+    """Refuse a key without its table, such as `lr`, and suggest the full key."""
     tables = {
         name: table
         for name, table in to_table(Experiment(corpus="")).items()
@@ -115,12 +116,11 @@ def _placed(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     for name in settings:
         if meant := [table for table, keys in tables.items() if name in keys]:
             raise ConfigError(f"unknown key: {name!r}; did you mean '{meant[0]}.{name}'?")
-    return settings
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     both = {
-        name: _merged(_staying(below[name], value), value)
+        name: _merged(_valid_below(below[name], value), value)
         if isinstance(value, Mapping) and isinstance(below.get(name), Mapping)
         else value
         for name, value in above.items()
@@ -128,7 +128,7 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
     return dict(below) | both
 
 
-def _staying(below: Mapping[str, Any], above: Mapping[str, Any]) -> Mapping[str, Any]:
+def _valid_below(below: Mapping[str, Any], above: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the part of a table that remains valid below another table.
 
     If the other table names another head or loss, the options of this head and loss do not remain.
