@@ -33,8 +33,8 @@ class LogitLoss(NamedTuple):
     ranks_by: Callable[[Tensor], Tensor] = lambda logits: logits
 
 
-def z_normalized(inner: Callable[..., nn.Module], **manners: Any) -> nn.Module:
-    return zloss.ZNormalized(inner(**manners), a=A)
+def z_normalized(inner: Callable[..., nn.Module], **common: Any) -> nn.Module:
+    return zloss.ZNormalized(inner(**common), a=A)
 
 
 LOGIT_LOSSES = {

@@ -112,12 +112,12 @@ def make_dense(
     softmax: Any = "logits",
     device: Any = None,
     dtype: Any = None,
-    **manners: Any,
+    **common: Any,
 ) -> zloss.Head:
     return zloss.DenseOutput(
         HIDDEN,
         CLASSES,
-        loss=loss(**manners),
+        loss=loss(**common),
         bias=bias,
         softmax=softmax,
         device=device,
@@ -186,10 +186,10 @@ def sampled_case(
             linear("linear.", w, h), index, draws, (SAMPLES * q.double()).log().to(h.device)
         )
 
-    def make(**manners: Any) -> zloss.Head:
-        by = sampler(torch.device(manners["device"]))
+    def make(**common: Any) -> zloss.Head:
+        by = sampler(torch.device(common["device"]))
         return zloss.SampledSoftmax(
-            HIDDEN, CLASSES, num_samples=SAMPLES, sampler=by, loss=name, **options, **manners
+            HIDDEN, CLASSES, num_samples=SAMPLES, sampler=by, loss=name, **options, **common
         )
 
     return HeadCase(
