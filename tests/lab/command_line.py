@@ -2,10 +2,12 @@
 
 import os
 import sys
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
+from tests.lab.pets import pets_text
 from zloss_lab import cli
 
 NO_UTF_8 = os.fsdecode(b"\xff")  # a file name in Latin-1
@@ -34,3 +36,12 @@ def zloss(*arguments: object) -> int:
         cli.main()
     code = end.value.code
     return code if isinstance(code, int) else 0
+
+
+def prepared_run(folder: Path) -> Path:
+    """Prepare a corpus and train a run on it with commands, and return the folder of the run."""
+    text, corpus, run = folder / "text.txt", folder / "corpus", folder / "runs" / "one"
+    text.write_text(pets_text(400))
+    assert zloss("data", "prepare", text, "--to", corpus) == 0
+    assert zloss("train", run, "--corpus", corpus, *SETTINGS) == 0
+    return run

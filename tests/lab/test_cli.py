@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.command_line import NO_UTF_8, SETTINGS, SMALL, zloss
+from tests.lab.command_line import NO_UTF_8, SETTINGS, SMALL, prepared_run, zloss
 from tests.lab.pets import pets_text
 from zloss_lab.corpora import prepare
 from zloss_lab.experiments import build_experiment
@@ -13,6 +13,11 @@ from zloss_lab.inspection.trained_model import TrainedModel
 from zloss_lab.training import fit
 
 SEARCH = ("--corpus", "CORPUS", "--space", "z_loss")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return prepared_run(tmp_path)
 
 
 def test_from_text_to_predictions(

@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.command_line import SETTINGS, zloss
+from tests.lab.command_line import SETTINGS, prepared_run, zloss
 from tests.lab.pets import SENTENCES
 from zloss_lab import runs
 from zloss_lab.runs import Run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return prepared_run(tmp_path)
 
 
 def test_a_corpus_that_cannot_be_read(

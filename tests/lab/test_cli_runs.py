@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.command_line import SETTINGS, zloss
+from tests.lab.command_line import SETTINGS, prepared_run, zloss
 from zloss_lab.runs import Run
 from zloss_lab.terminal import console
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return prepared_run(tmp_path)
 
 
 def test_what_is_shown_of_runs_fits_a_screen(
