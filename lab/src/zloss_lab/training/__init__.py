@@ -5,37 +5,20 @@ limit, `training.seconds`. Its result depends on the speed of the machine. After
 time that is left, and the result is not identical.
 """
 
-from zloss_lab.training.assembly import (
-    batches_of,
-    build_network,
-    build_optimizers,
-    device_of,
-    load_network,
-    open_corpus,
-)
-from zloss_lab.training.experiment import Experiment, TrainingConfig
-from zloss_lab.training.fitting import fit, resumed
-from zloss_lab.training.interrupts import deferred_interrupt
-from zloss_lab.training.progress import TrainingProgress, TrainingWatcher
-from zloss_lab.training.schedule import Schedule, linear_factor
-from zloss_lab.training.trainer import DivergedError, Trainer
-
-__all__ = [
-    "DivergedError",
-    "Experiment",
-    "Schedule",
-    "Trainer",
-    "TrainingConfig",
-    "TrainingProgress",
-    "TrainingWatcher",
-    "batches_of",
-    "build_network",
-    "build_optimizers",
-    "deferred_interrupt",
-    "device_of",
-    "fit",
-    "linear_factor",
-    "load_network",
-    "open_corpus",
-    "resumed",
-]
+from zloss_lab.training.assembly import batches_of as batches_of
+from zloss_lab.training.assembly import build_network as build_network
+from zloss_lab.training.assembly import build_optimizers as build_optimizers
+from zloss_lab.training.assembly import device_of as device_of
+from zloss_lab.training.assembly import load_network as load_network
+from zloss_lab.training.assembly import open_corpus as open_corpus
+from zloss_lab.training.experiment import Experiment as Experiment
+from zloss_lab.training.experiment import TrainingConfig as TrainingConfig
+from zloss_lab.training.fitting import fit as fit
+from zloss_lab.training.fitting import resumed as resumed
+from zloss_lab.training.interrupts import deferred_interrupt as deferred_interrupt
+from zloss_lab.training.progress import TrainingProgress as TrainingProgress
+from zloss_lab.training.progress import TrainingWatcher as TrainingWatcher
+from zloss_lab.training.schedule import Schedule as Schedule
+from zloss_lab.training.schedule import linear_factor as linear_factor
+from zloss_lab.training.trainer import DivergedError as DivergedError
+from zloss_lab.training.trainer import Trainer as Trainer
