@@ -4,10 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.command_line import NO_UTF_8, SETTINGS, zloss
+from tests.lab.command_line import NO_UTF_8, SETTINGS, prepared_run, zloss
 from tests.lab.pets import SENTENCES, pets_text
 from zloss_lab.corpora import Corpus
 from zloss_lab.corpora.catalogue import SPLITS
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return prepared_run(tmp_path)
 
 
 def test_options_of_preparation(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def print_plainly(screen: Console, line: str) -> None:
 
 def run_commands(app: Callable[[], object]) -> None:
     """Run a command line. A mistake of the user and a warning are shown as a message, without a traceback."""
-    _show_what_can_be_shown()
+    _replace_unknown_characters()
     warnings.showwarning = _show_warning
     try:
         app()
@@ -92,7 +92,7 @@ def _end_with(message: str) -> NoReturn:
     sys.exit(1)
 
 
-def _show_what_can_be_shown() -> None:
+def _replace_unknown_characters() -> None:
     """Let terminals that cannot show a character such as ± show a question mark.
 
     Otherwise a command would fail after it has done its work.
