@@ -145,9 +145,8 @@ def made_up(items: int, sessions: int) -> tuple[list[Session], list[tuple[Sessio
     following = torch.randint(items, (items, 3)).tolist()
 
     def walk() -> Session:
-        first = int(
-            items * random.random() ** 3
-        )  # some items are visited far more often than others
+        # Some items are visited far more often than others.
+        first = int(items * random.random() ** 3)
         session = [first]
         for _ in range(random.randint(1, 8)):
             strays = random.random() < 0.1

@@ -40,9 +40,8 @@ def build(config: NetworkConfig, device: torch.device | None = None) -> NgramNet
 
 
 def batch(device: torch.device | None = None, rows: int = ROWS) -> tuple[Tensor, Tensor]:
-    words = torch.arange(rows * (CONTEXT + 1)).square() % (
-        CLASSES // 2
-    )  # the rarer half of the classes never occurs in a context
+    # The rarer half of the classes never occurs in a context.
+    words = torch.arange(rows * (CONTEXT + 1)).square() % (CLASSES // 2)
     windows = words.reshape(rows, CONTEXT + 1).to(device)
     return windows[:, :-1], windows[:, -1]
 

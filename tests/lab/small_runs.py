@@ -48,9 +48,8 @@ def assert_same_end(run: Run, other: Run) -> None:
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert run.metrics() == other.metrics()
-    assert run.load().state | {"seconds": 0} == other.load().state | {
-        "seconds": 0
-    }  # two runs never take the same time
+    # Two runs never take the same time.
+    assert run.load().state | {"seconds": 0} == other.load().state | {"seconds": 0}
 
 
 def edit(run: Run, **changes: Any) -> None:

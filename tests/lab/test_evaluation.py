@@ -82,9 +82,8 @@ def test_it_agrees_with_the_metrics_of_the_library(head: str, device: torch.devi
         wanted["perplexity"] = network.head.perplexity(h, target)
     result = evaluate(network, text(device), ks=KS)
     assert (result.perplexity is not None) == network.head.is_likelihood
-    assert_scores(
-        result, wanted, rel=1e-5
-    )  # products of batches of another size are rounded differently
+    # Products of batches of another size are rounded differently.
+    assert_scores(result, wanted, rel=1e-5)
 
 
 def test_order_and_size_of_batches_do_not_matter() -> None:

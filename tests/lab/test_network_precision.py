@@ -23,9 +23,8 @@ def test_dropout_is_for_training_only(device: torch.device) -> None:
     assert torch.equal(network.hidden(context), h)
     network.train()
     dropped = (network.hidden(context) == 0).float().mean() - (h == 0).float().mean()
-    assert (
-        0.1 < dropped < 0.5
-    )  # dropout removes half of the values that are not 0 already, which are about half of all
+    # Dropout removes half of the values that are not 0 already, which are about half of all.
+    assert 0.1 < dropped < 0.5
 
 
 @every_head

@@ -96,9 +96,8 @@ def test_a_billion_elements_take_little_memory() -> None:
     size = 1_000_000_007
     shuffled = Permutation(size, seed=0)
     held = sum(value.numel() for value in vars(shuffled).values() if isinstance(value, Tensor))
-    assert (
-        held < 6 * math.sqrt(size) + 6
-    )  # four tables of digits, and fewer than 2 a entries for repeated walks
+    # There are four tables of digits, and fewer than 2 a entries for repeated walks.
+    assert held < 6 * math.sqrt(size) + 6
     images = shuffled(torch.arange(100_000))
     assert images.unique().numel() == 100_000
     assert images.min() >= 0

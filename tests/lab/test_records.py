@@ -68,9 +68,8 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text("1\n")
     (tmp_path / ".gitignore").write_text(".venv\n")
-    for name in [
-        name for name in os.environ if name.startswith(("GIT_", "ZLOSS_"))
-    ]:  # a git hook sets variables that start with GIT_
+    # A git hook sets variables that start with GIT_.
+    for name in [name for name in os.environ if name.startswith(("GIT_", "ZLOSS_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setattr(records, "__file__", str(own))
     author = ("-c", "user.name=a", "-c", "user.email=a@b.c")

@@ -32,10 +32,8 @@ CASES: dict[str, dict[str, Any]] = {
     "clipped": {"clip": 0.5},
     "sampled": {"head": HeadConfig(head="sampled", options={"num_samples": 4})},
     "hierarchical": {"head": HeadConfig(head="hierarchical"), "output_lr": 0.3},
-    "linear": {
-        "schedule": "linear",
-        "steps": 70,
-    },  # the stages of the schedule begin at other steps than the checkpoints
+    # The stages of the schedule begin at other steps than the checkpoints.
+    "linear": {"schedule": "linear", "steps": 70},
     "decayed": {"weight_decay": 0.01, "output_weight_decay": 0.02},
 }
 
@@ -113,9 +111,8 @@ def test_killed_while_the_best_is_saved(
             return write(run, checkpoint, keep=keep)
         if moment == "after":
             with monkeypatch.context() as patch:
-                patch.setattr(
-                    shutil, "rmtree", lambda *_, **__: None
-                )  # old checkpoints are not removed either
+                # Old checkpoints are not removed either.
+                patch.setattr(shutil, "rmtree", lambda *_, **__: None)
                 write(run, checkpoint, keep=keep)
         raise RuntimeError("killed")
 

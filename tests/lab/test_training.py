@@ -31,9 +31,8 @@ def test_a_run_learns_and_leaves_a_record(corpus: Path, tmp_path: Path) -> None:
     seen: list[TrainingProgress] = []
     run = fit(experiment(corpus, steps=200), tmp_path / "run", watch=seen.append)
     validations = [record for record in run.metrics() if record["kind"] == "validation"]
-    assert (
-        validations[-1]["top_1_error"] < 0.5 < 0.9
-    )  # there are 13 words, and most of them are determined by the words before
+    # There are 13 words, and most of them are determined by the words before.
+    assert validations[-1]["top_1_error"] < 0.5 < 0.9
     assert run.best_step is not None
     assert json.loads((run.folder / "config.json").read_text()) == to_table(
         experiment(corpus, steps=200)

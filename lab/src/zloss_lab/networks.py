@@ -268,9 +268,8 @@ class NgramNetwork(nn.Module):
             )
         if context.is_floating_point() or context.is_complex() or context.dtype == torch.bool:
             raise ValueError(f"context must hold integer class indices, got dtype {context.dtype}")
-        if (
-            context.device.type == "cpu" and context.numel()
-        ):  # on a GPU the check would wait for the device
+        # On a GPU the check would wait for the device.
+        if context.device.type == "cpu" and context.numel():
             least, most = (int(bound) for bound in context.aminmax())
             if least < 0 or most >= self.num_classes:
                 bad = least if least < 0 else most

@@ -157,9 +157,8 @@ class Run:
     def save(self, checkpoint: RunCheckpoint, *, keep: int) -> None:
         """Write a checkpoint, and remove all but the newest `keep` checkpoints and the best one."""
         place, what = self._place(checkpoint.step), f"the checkpoint of step {checkpoint.step}"
-        if (
-            self._metrics.exists()
-        ):  # a checkpoint must not reach the disk before the metrics of earlier steps
+        # A checkpoint must not reach the disk before the metrics of earlier steps.
+        if self._metrics.exists():
             with self._explained("the metrics"):
                 sync(self._metrics)
         with self._explained(what), new_folder(place) as folder:
@@ -167,9 +166,8 @@ class Run:
                 {name: tensor.contiguous() for name, tensor in checkpoint.tensors.items()},
                 folder / _TENSORS,
             )
-            (folder / _TENSORS).chmod(
-                0o644
-            )  # safetensors makes a file that only its owner can read
+            # Safetensors makes a file that only its owner can read.
+            (folder / _TENSORS).chmod(0o644)
             (folder / _STATE).write_text(json.dumps(checkpoint.state) + "\n")
         self.drop_old(keep=keep)
 

@@ -14,15 +14,13 @@ class Site:
 
     url: str
     files: dict[str, bytes] = field(default_factory=dict)
-    cuts: list[int] = field(
-        default_factory=list
-    )  # the number of bytes after which each of the next connections breaks
+    # The number of bytes after which each of the next connections breaks.
+    cuts: list[int] = field(default_factory=list)
     tells_length: bool = True
     chunked: bool = False
     gives_parts: bool = True
-    requests: list[tuple[str, str | None]] = field(
-        default_factory=list
-    )  # paths and ranges of the requests
+    # Paths and ranges of the requests.
+    requests: list[tuple[str, str | None]] = field(default_factory=list)
 
 
 @contextmanager

@@ -25,9 +25,8 @@ def test_files_from_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert names_in(tmp_path / "downloads" / "ptb") == sorted(miniature("ptb"))
     for path in server.iterdir():
         path.unlink()
-    prepare(
-        "ptb", tmp_path / "small", max_words=20, check_counts=False
-    )  # from the downloaded files
+    # This uses the downloaded files.
+    prepare("ptb", tmp_path / "small", max_words=20, check_counts=False)
 
 
 def test_a_failed_download_leaves_no_folder(

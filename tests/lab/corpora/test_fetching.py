@@ -113,9 +113,8 @@ def test_a_connection_that_breaks_is_taken_up_again(way: str, site: Site, tmp_pa
     site.cuts = [5000, 2000]
     assert download(offered(site), tmp_path / "here", silent).read_bytes() == CONTENT
     assert len(site.requests) == 3
-    if (
-        site.gives_parts and not site.chunked
-    ):  # of a chunk that was cut, Python returns nothing or a part
+    # Of a chunk that was cut, Python returns nothing or a part.
+    if site.gives_parts and not site.chunked:
         assert [asked for _, asked in site.requests] == [None, "bytes=5000-", "bytes=7000-"]
     assert names_in(tmp_path / "here") == ["text.txt"]
 

@@ -84,9 +84,8 @@ def test_any_number_of_workers_gives_the_same(workers: int, tmp_path: Path) -> N
 def test_compressed_files_give_the_same(tmp_path: Path) -> None:
     text = sentences(f"w{i % 17}" for i in range(400)).encode()
     (tmp_path / "a.txt").write_bytes(text)
-    (tmp_path / "a.txt.gz").write_bytes(
-        gzip.compress(text[:900]) + gzip.compress(text[900:])
-    )  # two members
+    # This file has two members.
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(text[:900]) + gzip.compress(text[900:]))
     (tmp_path / "a.txt.xz").write_bytes(lzma.compress(text))
     corpora = [
         prepare(tmp_path / f"a.txt{end}", tmp_path / f"out{end}") for end in ("", ".gz", ".xz")

@@ -97,9 +97,8 @@ def _receive(item: Download, file: IO[bytes], progress: ByteWatcher) -> None:
             file.truncate()
         length = response.headers["Content-Length"]
         expected = item.size_bytes if length is None else file.tell() + int(length)
-        with suppress(
-            *_BROKEN
-        ):  # http.client may also end without an error, so the size is checked below
+        # The module http.client may also end without an error, so the size is checked below.
+        with suppress(*_BROKEN):
             while piece := response.read(_PIECE_BYTES):
                 file.write(piece)
                 progress("download", file.tell(), max(file.tell(), item.size_bytes))

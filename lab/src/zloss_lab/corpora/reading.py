@@ -211,9 +211,8 @@ class _Frames(io.RawIOBase):
     def _decompress(self) -> None:
         self._frame = self._frame or self._new_frame()
         self._text = self._frame.decompress(self._packed)
-        self._packed = (
-            self._frame.unused_data
-        )  # the beginning of the next frame, if this frame has ended
+        # This is the beginning of the next frame, if this frame has ended.
+        self._packed = self._frame.unused_data
         if self._frame.eof:
             self._frame = None
 

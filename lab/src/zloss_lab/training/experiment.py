@@ -39,9 +39,8 @@ class TrainingConfig:
     clip: float | None = None  # largest norm of the gradient of the whole network
     epochs: int | None = 20  # at most; without a limit the schedule ends the training
     steps: int | None = None  # at most
-    seconds: float | None = (
-        None  # at most, of training steps; validations and checkpoints do not count
-    )
+    # At most, of training steps; validations and checkpoints do not count.
+    seconds: float | None = None
     validate_every: int | None = None  # steps; once an epoch if none
     validation_examples: int = 20_000
     # Decides which checkpoint is the best. For top_K_error, mean_rank and perplexity lower is better, for mrr higher.
@@ -54,9 +53,8 @@ class TrainingConfig:
     checkpoint_every: int = 1000  # steps
     keep: int = 2  # number of newest checkpoints that are kept; the best one is kept too
     log_every: int = 100  # steps
-    graph: bool = (
-        True  # on a GPU, replay the step as a CUDA graph if nothing in it waits for the device
-    )
+    # On a GPU, replay the step as a CUDA graph if nothing in it waits for the device.
+    graph: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:

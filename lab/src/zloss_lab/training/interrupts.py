@@ -21,9 +21,8 @@ def deferred_interrupt() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         asked.append(True)
 
-    if (
-        threading.current_thread() is not threading.main_thread()
-    ):  # only the main thread gets signals
+    # Only the main thread gets signals.
+    if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
     before = signal.signal(signal.SIGINT, note)

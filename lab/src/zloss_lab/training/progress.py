@@ -11,16 +11,14 @@ class TrainingProgress:
     """A progress report, made every `log_every` steps and after each validation."""
 
     step: int
-    steps: (
-        float  # expected number of steps in all; infinity if the scores decide when training ends
-    )
+    # Expected number of steps in all; infinity if the scores decide when training ends.
+    steps: float
     epoch: float
     loss: float
     lr: float
     words_per_second: float
-    condition: (
-        float | None
-    )  # condition number of the factors of the output layer, if it has factors
+    # Condition number of the factors of the output layer, if it has factors.
+    condition: float | None
     validation: Evaluation | None = None
 
 

@@ -128,9 +128,8 @@ class Trainer:
         validates = self._is_over or training.validates_at(self.step, len(self.batches))
         saves = self.step % training.checkpoint_every == 0
         if logs or validates or saves:
-            self._require_finite(
-                loss
-            )  # this waits for the device, so that the stopwatch counts complete steps
+            # This waits for the device, so that the stopwatch counts complete steps.
+            self._require_finite(loss)
             self.stopwatch.pause()
         if logs:
             self._log(loss.item())
