@@ -66,7 +66,7 @@ def test_replaced_records_are_announced_first_and_kept(
 ) -> None:
     asked = [*table2, "--models", "z_loss_net1", "--budget", 0.1, "--try-for", 0.1]
     assert run(*asked, "--seeds", 2, "--rates", "0.1") == 0
-    assert "replace" not in capsys.readouterr().out
+    assert "records with other settings" not in capsys.readouterr().out
     before = lines(tmp_path / "records", "table2")
     assert run(*asked, "--seeds", 1, "--rates", "0.2") == 0
     said = capsys.readouterr().out
