@@ -149,6 +149,8 @@ def evaluate(
 ) -> Evaluation:
     """Rank the targets of a text among all classes, and return the scores.
 
+    The ranks and log-probabilities of all examples are held until the end, 12 bytes for each example.
+
     Args:
         network: the network. Afterwards it is in the same mode as before, training or evaluation.
         batches: the n-grams of the text. Their order and the size of a batch do not matter.
