@@ -45,7 +45,9 @@ class RectifiedLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         if torch.is_autocast_enabled(x.device.type):
             return F.relu(super().forward(x))
-        y: Tensor = _Rectified.apply(x, self.weight, self.bias, self.tf32, self.grad_factors)  # type: ignore[no-untyped-call]
+        y: Tensor = _Rectified.apply(  # type: ignore[no-untyped-call]
+            x, self.weight, self.bias, self.tf32, self.grad_factors
+        )
         return y
 
 
