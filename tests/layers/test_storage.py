@@ -107,16 +107,17 @@ def trained_rows() -> Tensor:
     return torch.randn(CLASSES, WIDTH, dtype=torch.float64)
 
 
-def test_rows_are_gathered_read_and_added_to(make: Callable[[Tensor], Storage]) -> None:
+@pytest.mark.parametrize("times", [1, 30], ids=["few changes", "more changes than rows"])
+def test_rows_are_gathered_read_and_added_to(make: Callable[[Tensor], Storage], times: int) -> None:
     rows = trained_rows()
-    storage, classes = make(rows), torch.tensor([36, 0, 20, 0])
+    storage, classes = make(rows), torch.tensor([36, 0, 20, 0] * times)
     assert (storage.num_rows, storage.width, storage.dtype) == (CLASSES, WIDTH, torch.float64)
     assert torch.equal(storage.gather(classes), rows[classes])
     assert torch.equal(storage.block(18, 23), rows[18:23])
-    before, changes = storage.stamp(), torch.randn(4, WIDTH, dtype=torch.float64)
+    before, changes = storage.stamp(), torch.randn(len(classes), WIDTH, dtype=torch.float64)
     storage.add_(classes, changes)
     assert storage.stamp() != before
-    assert_close(storage.copied().rows, rows.index_add(0, classes, changes), rtol=1e-15, atol=1e-15)
+    assert_close(storage.copied().rows, rows.index_add(0, classes, changes), rtol=NEAR, atol=NEAR)
 
 
 def test_passes_see_every_row_once(make: Callable[[Tensor], Storage]) -> None:

@@ -39,6 +39,9 @@ _DOUBLINGS = 4
 _NEGLIGIBLE: tl.constexpr = tl.constexpr(1e-18)
 # From this |(I - X)^-1 - I| up, the system is nearly singular.
 _LEAP = 1e3
+# The largest spectral radius of X with which a float32 inverse is precise enough. The step stretches W by up to one
+# more than this. U^-1 shrinks by the same factor, so that its digits cancel.
+_MOST_STRETCH = 4.0
 
 # Tiles of products: their side, the depth of the sum that is added at a time, and the launch. Measured on an H200.
 # Small matrices are cut into small tiles, so that there are enough tiles for all processors.
@@ -89,7 +92,10 @@ class System:
             return self._sum_series(base, rounded, from_left=from_left)
         eye = torch.eye(len(self.matrix), dtype=base.dtype, device=base.device)
         series: Tensor = torch.linalg.solve_ex(eye - self.matrix, self.matrix).result
-        self.remainder = (~(series.norm() <= _LEAP)).double().reshape(1)
+        is_sound = series.norm() <= _LEAP
+        if base.dtype == torch.float32:  # no eigenvalue of X exceeds the root of |X^2|_F
+            is_sound &= (self.matrix @ self.matrix).norm() <= _MOST_STRETCH**2
+        self.remainder = (~is_sound).double().reshape(1)
         change = series @ base if from_left else base @ series
         return base + change, change
 
@@ -138,7 +144,8 @@ def _make_system(
         bent *= across
     ratio = whole(lr_high, lr_low) / whole(keep_high, keep_low)
     store_tile(system, ratio * bent, i, j, padded, padded, padded)
-    tl.store(squares + tl.program_id(0) * tl.num_programs(1) + tl.program_id(1), tl.sum(squared))
+    number = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
+    tl.store(squares + number, tl.sum(squared))
 
 
 @triton.jit

@@ -72,6 +72,10 @@ class RecordedGradient:
         """Return the record of the same gradient once U has become the identity."""
         return replace(self, hu=None)
 
+    def in_precision(self, dtype: torch.dtype) -> "RecordedGradient":
+        """Return the record of the same gradient for a step that is computed in `dtype`."""
+        return replace(self, hg=self.hg.to(dtype), hu=None)
+
     def is_finite(self) -> Tensor:  # () bool, on the device
         """Return whether the upstream gradients are finite; the batch itself was checked on its way in."""
         parts = (self.curvature, self.mean_grad, self.target_grad)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from zloss.precision import finest_dtype
+
 # Size of the blocks of a pass over all rows; a pass holds two or three. Larger ones are faster on a GPU, but memory is
 # promised to stay near that of the rows. So a block may grow to a part of them only.
 _BLOCK_BYTES = 2**24
@@ -138,7 +140,12 @@ class InMemory(Storage):
         return self.rows.detach()[classes]
 
     def add_(self, classes: Tensor, changes: Tensor) -> None:
-        self.rows.index_add_(0, classes, changes.to(self.dtype))
+        if len(classes) <= self.num_rows:
+            self.rows.index_add_(0, classes, changes.to(self.dtype))
+            return
+        # Many changes of each row: their sum is rounded once, not after every change.
+        total = torch.zeros_like(self.rows, dtype=finest_dtype(self.device))
+        self.rows.add_(total.index_add_(0, classes, changes.to(total.dtype)))
 
     def replace_(self, function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
         for block in self._blocks(dtype):

@@ -59,9 +59,9 @@ def fault_error(fault: Fault, safe_lr: float, num_classes: int) -> ValueError:
             safe_lr,
         )
     return RefusedStepError(
-        "step refused, the layer is unchanged: with so large a learning rate the update matrix is nearly singular; "
-        f"use lr <= {safe_lr:.3g}, or FactoredLinear(..., synchronous=True), which applies such steps another way; "
-        "without CapturedStep only steps much nearer to singular are refused",
+        "step refused, the layer is unchanged: with so large a learning rate the update matrix stretches the weights "
+        f"too far or is nearly singular; use lr <= {safe_lr:.3g}, or FactoredLinear(..., synchronous=True), which "
+        "takes such steps another way; without CapturedStep only steps much nearer to singular are refused",
         safe_lr,
     )
 

@@ -24,6 +24,13 @@ from zloss.targets import checked_targets, parse_targets
 # A host that runs ahead of its GPU sees the condition pass its limit late. A single step that would exceed the limit
 # this many times over has leapt towards singularity, and is refused.
 _LEAP = 100.0
+# A step may stretch W by this factor, even if it stretches all directions alike and the condition stays small: U^-1
+# shrinks by the same factor, so that its digits cancel. Products in a finer dtype than V have digits to spare.
+_MOST_STRETCH = 2.0
+# From this stretch up, a step is computed once more in the dtype of the state, if products have a coarser one.
+_COARSE_STRETCH = 1.1
+# A step may shrink W by this factor. Then rows of V change by more than rows of W, and their rounding with them.
+_MOST_SHRINKAGE = 1.5
 
 
 class Saved(NamedTuple):
@@ -119,21 +126,34 @@ class TorchBackend(Backend):
     def step_(
         self, matrix: FactoredMatrix, grad: RecordedGradient, lr: float, weight_decay: float
     ) -> None:
-        step = exact_step(matrix.factors, grad, lr, weight_decay, matrix.rows.num_rows)
+        f, waits = matrix.factors, self.supervisor.waits_for(matrix.rows.device)
+        step = exact_step(f, grad, lr, weight_decay, matrix.rows.num_rows)
+        if waits and matrix.product_dtype != f.U.dtype and not stretch(step, f) <= _COARSE_STRETCH:
+            fine = grad.in_precision(f.U.dtype)
+            step = exact_step(f, fine, lr, weight_decay, matrix.rows.num_rows)
         report = assess(step, grad, weight_decay, torch.finfo(matrix.rows.dtype).max)
-        if self.supervisor.waits_for(matrix.rows.device):
-            health = Health.read(report, matrix.rows.width)
-            self._apply_or_refuse(matrix, step, grad, lr, health)
+        keeps_digits = stretch(step, f) <= most_stretch(matrix, step.rows.dtype)
+        if waits:
+            keeps_digits &= shrinkage(step, f) <= _MOST_SHRINKAGE
+            self._apply_or_refuse(matrix, step, grad, lr, report, keeps_digits)
         else:
-            self._apply_where_sound(matrix, step, grad, lr, report)
+            self._apply_where_sound(matrix, step, grad, lr, report, keeps_digits)
 
     def _apply_or_refuse(
-        self, matrix: FactoredMatrix, step: Step, grad: RecordedGradient, lr: float, health: Health
+        self,
+        matrix: FactoredMatrix,
+        step: Step,
+        grad: RecordedGradient,
+        lr: float,
+        report: Tensor,
+        keeps_digits: Tensor,  # () bool
     ) -> None:
-        """Apply a step of known health: through the factors, or explicitly in the course of a refactor."""
+        """Read the report and apply the step: through the factors, or explicitly in the course of a refactor."""
+        health = Health.read(report, matrix.rows.width)
         if health.fault:
             raise self.supervisor.error(Fault(health.fault), health.safe_lr)
-        if self.conditioning.is_sound(health, matrix.rows.width, matrix.rows.dtype):
+        is_sound = self.conditioning.is_sound(health, matrix.rows.width, matrix.rows.dtype)
+        if is_sound and keeps_digits:
             matrix.set_(step.factors)
             matrix.subtract_rows_(grad, step.rows, lr)
             return
@@ -145,7 +165,13 @@ class TorchBackend(Backend):
         self.supervisor.forget_reports()
 
     def _apply_where_sound(
-        self, matrix: FactoredMatrix, step: Step, grad: RecordedGradient, lr: float, report: Tensor
+        self,
+        matrix: FactoredMatrix,
+        step: Step,
+        grad: RecordedGradient,
+        lr: float,
+        report: Tensor,
+        keeps_digits: Tensor,  # () bool
     ) -> None:
         """Decide on the device: apply the step, or change nothing and raise a fault there for the host to find."""
         standing = self.supervisor.fault_on(matrix.rows.device)
@@ -154,7 +180,7 @@ class TorchBackend(Backend):
             matrix.rows.width,
             self.conditioning.limit(matrix.rows.width, matrix.rows.dtype),
         )
-        leaps = ~((U_squares * inverse_squares).sqrt() / width <= _LEAP * limit)
+        leaps = ~((U_squares * inverse_squares).sqrt() / width <= _LEAP * limit) | ~keeps_digits
         verdict = torch.where(fault == 0, leaps * Fault.SINGULAR.value, fault).long()
         standing.copy_(torch.where(standing == 0, verdict, standing))
         report[0] = standing
@@ -164,6 +190,24 @@ class TorchBackend(Backend):
         matrix.set_(Factors(*(torch.where(sound, new, old) for new, old in pairs)))
         grad = replace(grad, target_grad=torch.where(sound, grad.target_grad, 0))
         matrix.subtract_rows_(grad, torch.where(sound, step.rows, 0), lr)
+
+
+def stretch(step: Step, old: Factors) -> Tensor:  # ()
+    """Return the factor by which a step stretches W on average over all directions, by the norms of U and of `U^-1`."""
+    new = step.factors
+    return torch.maximum(new.U.norm() / old.U.norm(), old.U_inv.norm() / new.U_inv.norm())
+
+
+def shrinkage(step: Step, old: Factors) -> Tensor:  # ()
+    """Return the factor by which a step shrinks W on average over all directions, by the norms of U and of `U^-1`."""
+    new = step.factors
+    return torch.maximum(old.U.norm() / new.U.norm(), new.U_inv.norm() / old.U_inv.norm())
+
+
+def most_stretch(matrix: FactoredMatrix, dtype: torch.dtype) -> float:
+    """Return the stretch up to which a step that is computed in `dtype` is as precise as the dtype of V."""
+    finer = torch.finfo(matrix.rows.dtype).eps / torch.finfo(dtype).eps
+    return _MOST_STRETCH * max(1.0, finer)
 
 
 def assess(
