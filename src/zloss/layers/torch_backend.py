@@ -128,13 +128,19 @@ class TorchBackend(Backend):
     ) -> None:
         f, waits = matrix.factors, self.supervisor.waits_for(matrix.rows.device)
         step = exact_step(f, grad, lr, weight_decay, matrix.rows.num_rows)
-        if waits and matrix.product_dtype != f.U.dtype and not stretch(step, f) <= _COARSE_STRETCH:
+        before, after = sizes(f), sizes(step.factors)
+        if (
+            waits
+            and matrix.product_dtype != f.U.dtype
+            and not stretch(before, after) <= _COARSE_STRETCH
+        ):
             fine = grad.in_precision(f.U.dtype)
             step = exact_step(f, fine, lr, weight_decay, matrix.rows.num_rows)
-        report = assess(step, grad, weight_decay, torch.finfo(matrix.rows.dtype).max)
-        keeps_digits = stretch(step, f) <= most_stretch(matrix, step.rows.dtype)
+            after = sizes(step.factors)
+        report = assess(step, after, grad, weight_decay, torch.finfo(matrix.rows.dtype).max)
+        keeps_digits = stretch(before, after) <= most_stretch(matrix, step.rows.dtype)
         if waits:
-            keeps_digits &= shrinkage(step, f) <= _MOST_SHRINKAGE
+            keeps_digits &= stretch(after, before) <= _MOST_SHRINKAGE
             self._apply_or_refuse(matrix, step, grad, lr, report, keeps_digits)
         else:
             self._apply_where_sound(matrix, step, grad, lr, report, keeps_digits)
@@ -192,16 +198,14 @@ class TorchBackend(Backend):
         matrix.subtract_rows_(grad, torch.where(sound, step.rows, 0), lr)
 
 
-def stretch(step: Step, old: Factors) -> Tensor:  # ()
-    """Return the factor by which a step stretches W on average over all directions, by the norms of U and of `U^-1`."""
-    new = step.factors
-    return torch.maximum(new.U.norm() / old.U.norm(), old.U_inv.norm() / new.U_inv.norm())
+def sizes(factors: Factors) -> Tensor:  # (2,)
+    """Return the norms of U and of `U^-1`."""
+    return torch.stack([factors.U.norm(), factors.U_inv.norm()])
 
 
-def shrinkage(step: Step, old: Factors) -> Tensor:  # ()
-    """Return the factor by which a step shrinks W on average over all directions, by the norms of U and of `U^-1`."""
-    new = step.factors
-    return torch.maximum(old.U.norm() / new.U.norm(), new.U_inv.norm() / old.U_inv.norm())
+def stretch(before: Tensor, after: Tensor) -> Tensor:  # (2,), (2,) -> ()
+    """Return the factor by which a step stretches W, on average over all directions; both are `sizes` of factors."""
+    return torch.maximum(after[0] / before[0], before[1] / after[1])
 
 
 def most_stretch(matrix: FactoredMatrix, dtype: torch.dtype) -> float:
@@ -211,18 +215,18 @@ def most_stretch(matrix: FactoredMatrix, dtype: torch.dtype) -> float:
 
 
 def assess(
-    step: Step, grad: RecordedGradient, weight_decay: float, largest: float
+    step: Step, after: Tensor, grad: RecordedGradient, weight_decay: float, largest: float
 ) -> Tensor:  # (4,)
     """Return the report on a step that has been computed but not applied, on the device.
 
-    `largest` is the largest number that the dtype of V can hold.
+    `after` are the `sizes` of its factors. `largest` is the largest number that the dtype of V can hold.
     """
-    f = step.factors
-    U_norm = f.U.norm()
+    f, (U_norm, inverse_norm) = step.factors, after
     # |W_i - wbar| <= sqrt(trace gram) for every row i: what bounds the weights bounds what V must hold.
     size = f.gram.diagonal().sum().clamp_min(0).sqrt() + f.wbar.norm() + f.omega.norm() + U_norm
     is_finite = grad.is_finite() & (size < largest)
     # No eigenvalue of K1 exceeds its norm: half of the inverse keeps every eigenvalue of P above 1/2.
     safe_lr = 0.5 / (step.k1_norm + weight_decay)
-    values = (~is_finite * Fault.GRADIENT.value, safe_lr, U_norm.square(), f.U_inv.square().sum())
+    squares = U_norm.square(), inverse_norm.square()
+    values = (~is_finite * Fault.GRADIENT.value, safe_lr, *squares)
     return torch.stack([value.to(finest_dtype(U_norm.device)) for value in values])
