@@ -1,4 +1,4 @@
-"""The documentation site: it builds without a warning, and a broken link would be one."""
+"""The documentation site: it builds without a warning, a broken link would be one, and nothing is missing."""
 
 import os
 import re
@@ -23,33 +23,31 @@ def build(source: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*sphinx, *places], capture_output=True, text=True, env=one_thread)
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the site once; this executes the tutorials."""
-    folder = tmp_path_factory.mktemp("docs")
-    built = build(DOCS, folder)
+def test_the_site_is_complete(tmp_path: Path) -> None:
+    """One test of everything, because a build executes the tutorials, which takes a minute or two."""
+    built = build(DOCS, tmp_path)
     assert built.returncode == 0, built.stderr
-    return folder / "site"
-
-
-def test_every_page_is_built(site: Path) -> None:
-    pages = {path.relative_to(DOCS).with_suffix("") for path in DOCS.rglob("*.md")}
-    assert len(pages) > 30
-    assert [page for page in pages if not (site / f"{page}.html").exists()] == []
-
-
-def test_formulas_and_pictures_are_rendered(site: Path) -> None:
+    site = tmp_path / "site"
+    assert missing_pages(site) == []
     assert (site / "mathematics.html").read_text("utf-8").count("<math") > 100
     assert 'src="_images/cost-and-quality.svg"' in (site / "index.html").read_text("utf-8")
+    assert missing_names(site) == set()
 
 
-def test_every_public_name_is_in_the_reference(site: Path) -> None:
-    """A module's `extra_repr` is left out: it is for `print` alone."""
-    reference = "".join(page.read_text("utf-8") for page in sorted((site / "api").glob("*.html")))
+def missing_pages(site: Path) -> list[str]:
+    """Return the documents that have no page."""
+    pages = [path.relative_to(DOCS).with_suffix(".html").as_posix() for path in DOCS.rglob("*.md")]
+    assert len(pages) > 30
+    return [page for page in pages if not (site / page).exists()]
+
+
+def missing_names(site: Path) -> set[str]:
+    """Return the public names that the reference lacks. A module's `extra_repr` is for `print` alone."""
     frozen = (DOCS.parent / "tests" / "public_names.txt").read_text("utf-8").splitlines()
     names = {line.partition("(")[0] for line in frozen}
+    reference = "".join(page.read_text("utf-8") for page in (site / "api").glob("*.html"))
     shown = set(re.findall(r'id="zloss\.([\w.]+)"', reference))
-    assert {name for name in names - shown if not name.endswith(".extra_repr")} == set()
+    return {name for name in names - shown if not name.endswith(".extra_repr")}
 
 
 def test_a_broken_link_is_refused(tmp_path: Path) -> None:
