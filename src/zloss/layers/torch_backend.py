@@ -25,12 +25,12 @@ from zloss.targets import checked_targets, parse_targets
 # this many times over has leapt towards singularity, and is refused.
 _LEAP = 100.0
 # A step may stretch W by this factor, even if it stretches all directions alike and the condition stays small: U^-1
-# shrinks by the same factor, so that its digits cancel. Products in a finer dtype than V have digits to spare.
-_MOST_STRETCH = 2.0
+# shrinks by the same factor, so that its digits cancel. Float64 has digits to spare, also in products alone.
+_MOST_STRETCH = {torch.float32: 2.0, torch.float64: 1e2}
 # From this stretch up, a step is computed once more in the dtype of the state, if products have a coarser one.
 _COARSE_STRETCH = 1.1
 # A step may shrink W by this factor. Then rows of V change by more than rows of W, and their rounding with them.
-_MOST_SHRINKAGE = 1.5
+_MOST_SHRINKAGE = {torch.float32: 1.5, torch.float64: 1e2}
 
 
 class Saved(NamedTuple):
@@ -140,7 +140,7 @@ class TorchBackend(Backend):
         report = assess(step, after, grad, weight_decay, torch.finfo(matrix.rows.dtype).max)
         keeps_digits = stretch(before, after) <= most_stretch(matrix, step.rows.dtype)
         if waits:
-            keeps_digits &= stretch(after, before) <= _MOST_SHRINKAGE
+            keeps_digits &= stretch(after, before) <= _MOST_SHRINKAGE[matrix.rows.dtype]
             self._apply_or_refuse(matrix, step, grad, lr, report, keeps_digits)
         else:
             self._apply_where_sound(matrix, step, grad, lr, report, keeps_digits)
@@ -211,7 +211,7 @@ def stretch(before: Tensor, after: Tensor) -> Tensor:  # (2,), (2,) -> ()
 def most_stretch(matrix: FactoredMatrix, dtype: torch.dtype) -> float:
     """Return the stretch up to which a step that is computed in `dtype` is as precise as the dtype of V."""
     finer = torch.finfo(matrix.rows.dtype).eps / torch.finfo(dtype).eps
-    return _MOST_STRETCH * max(1.0, finer)
+    return _MOST_STRETCH[matrix.rows.dtype] * max(1.0, finer)
 
 
 def assess(
