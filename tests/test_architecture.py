@@ -46,7 +46,6 @@ SAYS_NOTHING = {"utils", "common", "misc", "helpers"}
 MOST_LINES_OF_A_FILE = 300
 MOST_LINES_OF_A_FUNCTION = 50
 REASON = "# Long because "
-TO_DO = ("src", "lab", "reproduction", "benchmarks", "tests")  # being rewritten: their faults are expected
 
 CODE_BASE = CodeBase.at_working_tree(ROOT)
 EVERYTHING = CodeBase.at_working_tree(ROOT, (*FOLDERS, "benchmarks", "examples", "tests"))
@@ -168,13 +167,7 @@ def test_module_names_say_something(module: str) -> None:
     assert SAYS_NOTHING.isdisjoint(module.split("."))
 
 
-@pytest.mark.parametrize(
-    "tree",
-    [
-        pytest.param(tree, marks=[pytest.mark.xfail(reason="to do")] if tree in TO_DO else [])
-        for tree in (*FOLDERS, "benchmarks", "examples", "tests")
-    ],
-)
+@pytest.mark.parametrize("tree", [*FOLDERS, "benchmarks", "examples", "tests"])
 def test_what_is_long_says_why(tree: str) -> None:
     modules = [m for m in EVERYTHING.modules.values() if m.path.startswith(f"{tree}/")]
     assert modules

@@ -1,4 +1,4 @@
-"""What is given away must be enough to do what the documentation says."""
+"""A source distribution is enough to do everything that the documentation says."""
 
 import re
 import tomllib

@@ -33,7 +33,7 @@ def stamp_of(tensor: Tensor) -> Stamp:
 
 
 class Storage(ABC):
-    """C rows of H weights that a factored layer gathers, changes and passes over."""
+    """The C rows of H weights that a factored layer gathers, changes and passes over."""
 
     @property
     @abstractmethod
