@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
+from benchmarks import size_table, versions
 from benchmarks.measurements import Measurements
 from benchmarks.picture import draw_picture
 from benchmarks.speed_tables import gram, heads, profile, speed
@@ -43,6 +44,8 @@ TABLES: dict[str, Callable[[], str]] = {
         for table in (speed, heads, gram, accuracy, targets, profile, epochs, learning)
     },
     **{name: partial(_excerpt, name) for name in EXCERPTS},
+    "size": size_table.recorded_table,
+    "versions": versions.recorded_table,
 }
 _PLACE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -20,7 +20,15 @@ from typing import Any
 
 import torch
 
-from zloss_lab.records import Recordable, RecordKey, provenance, write_records
+from benchmarks.markdown_cells import markdown_table
+from reproduction.report.markdown import wrapped
+from zloss_lab.records import (
+    Recordable,
+    RecordKey,
+    provenance,
+    read_records_as,
+    write_records,
+)
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "benchmarks/records"
@@ -76,6 +84,33 @@ class StepRatio(Recordable):
     def key(self) -> RecordKey:
         """The settings that were measured."""
         return (self.before, self.device, self.captured, self.batch, self.hidden, self.classes)
+
+
+def recorded_table() -> str:
+    """Return the table of the records, for the documentation."""
+    found = [
+        one
+        for path in sorted(RECORDS.glob("versions.*.jsonl"))
+        for one in read_records_as(StepRatio, path)
+    ]
+    rows = [
+        [
+            "CPU" if one.device == "cpu" else "GPU",
+            "CUDA graph" if one.captured else "eager",
+            *(f"{number:,}" for number in (one.batch, one.hidden, one.classes)),
+            f"{one.ratio:.3f}",
+        ]
+        for one in found
+    ]
+    columns = ["device", "launch", "B", "H", "C", "time of a step, now / before"]
+    runs = [
+        f"{one.turns} turns on {one.provenance['device']} with torch "
+        f"{one.provenance['versions']['torch']}, commit {one.provenance['commit']} beside {one.before}"
+        for one in {one.device: one for one in found}.values()
+    ]
+    return "\n\n".join(
+        [markdown_table(columns, rows), wrapped(f"One run for each device: {'; '.join(runs)}.")]
+    )
 
 
 def median_times(
