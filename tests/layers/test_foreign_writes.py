@@ -1,58 +1,41 @@
-"""Foreign writes to V and its factors are taken over or refused, wherever they can be seen."""
+"""Foreign writes to V and the other factors: the layer takes them over or refuses them, wherever it can see them."""
 
 import copy
 import pickle
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import zloss
+from tests.layers.seeded_layers import (
+    REFUSED,
+    assert_knows_itself,
+    seeded_batch,
+    seeded_layer,
+    train_seeded,
+)
+from tests.layers.small_layers import HIDDEN, LOSS, batch, loss_of, make_layer, train
 from tests.layers.twins import relative_error
 
-H, C = 16, 300
-LOSS = zloss.ZLoss(a=0.2, b=8.0)
-REFUSED = r"no longer make one weight matrix: average weight\(\) instead"
 
-
-def make_layer(device: torch.device, **options: Any) -> zloss.FactoredLinear:
-    torch.manual_seed(0)
-    return zloss.FactoredLinear(H, C, device=device, **options)
-
-
-def batch(layer: zloss.FactoredLinear, seed: int = 0) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    h, target = torch.randn(8, H, generator=generator), torch.randint(C, (8,), generator=generator)
-    return h.to(layer.V), target.to(layer.V.device)
-
-
-def train(layer: zloss.FactoredLinear, steps: int = 20, lr: float = 5.0) -> zloss.FactoredLinear:
-    for step in range(steps):
-        LOSS(layer(*batch(layer, step))).backward()
-        layer.step_(lr)
-    return layer
-
-
-def assert_knows_itself(layer: zloss.FactoredLinear, weight: Tensor) -> None:
-    """Its statistics are those of this weight, and so is its own."""
+def test_what_an_initialiser_writes_is_the_weight(device: torch.device) -> None:
+    """The statistics and the steps use the new rows."""
+    layer = make_layer(device)
+    nn.init.normal_(layer.V, std=0.02)
+    twin = zloss.FactoredLinear.from_linear(layer.to_linear(), synchronous=True)
     h, target = batch(layer)
-    logits = h.double() @ weight.double().T
-    stats = layer(h, target)
-    assert relative_error(layer.weight(), weight) < 1e-6
-    assert (
-        relative_error(stats.scatter, (logits - logits.mean(1, keepdim=True)).square().sum(1))
-        < 1e-5
-    )
-
-
-# ---- initialisers ----------------------------------------------------------------------------------------------------
+    for each in (layer, twin):
+        LOSS(each(h, target)).backward()
+        each.step_(20.0)
+    assert relative_error(layer.weight(), twin.weight()) < 1e-12
+    assert relative_error(layer.gram, twin.gram) < 1e-12
 
 
 def test_an_initialiser_may_write_through_data(device: torch.device) -> None:
-    """As those of old do, which leaves no trace: so a new layer is looked at once."""
-    layer = make_layer(device)
+    """Old initialisers do so. This leaves no trace, so a new layer is checked once."""
+    layer = seeded_layer(device)
     for parameter in layer.parameters():
         parameter.data.normal_(0.5, 0.02)
     weight = layer.V.detach().clone()
@@ -61,14 +44,14 @@ def test_an_initialiser_may_write_through_data(device: torch.device) -> None:
 
 @pytest.mark.parametrize("fill", [0.0, 0.3])
 def test_weights_that_are_all_the_same_are_weights(fill: float, device: torch.device) -> None:
-    layer = make_layer(device)
+    layer = seeded_layer(device)
     nn.init.constant_(layer.V, fill)
     layer.weight()
     copy.deepcopy(layer).weight()
 
 
 def saved_and_loaded(layer: zloss.FactoredLinear) -> zloss.FactoredLinear:
-    other = zloss.FactoredLinear(H, C, device=layer.V.device)
+    other = zloss.FactoredLinear(layer.in_features, layer.num_classes, device=layer.V.device)
     other.load_state_dict(layer.state_dict())
     return other
 
@@ -89,8 +72,8 @@ def test_what_was_written_goes_along(
     leave: Callable[[zloss.FactoredLinear], zloss.FactoredLinear],
     device: torch.device,
 ) -> None:
-    """Into copies, checkpoints and other places, which know nothing of the write."""
-    layer = make_layer(device)
+    """Copies, checkpoints and moved layers hold the written weights, though they did not see the write."""
+    layer = seeded_layer(device)
     if used_before:
         layer.weight()
         nn.init.normal_(layer.V, 0.5, 0.02)
@@ -98,34 +81,6 @@ def test_what_was_written_goes_along(
         layer.V.data.normal_(0.5, 0.02)
     weight = layer.V.detach().clone()
     assert_knows_itself(leave(layer), weight)
-
-
-@pytest.mark.parametrize("move", [torch.float64, torch.float32])
-def test_what_makes_no_matrix_makes_none_elsewhere(move: torch.dtype, device: torch.device) -> None:
-    layer = train(make_layer(device))
-    nn.init.normal_(layer.V)
-    layer.state_dict()
-    layer.to(move)
-    with pytest.raises(ValueError, match=REFUSED):
-        layer.weight()
-
-
-def test_a_refactor_does_not_hide_a_write(device: torch.device) -> None:
-    layer = train(make_layer(device))
-    nn.init.normal_(layer.V)
-    with pytest.raises(ValueError, match=REFUSED):
-        layer.refactor()
-
-
-def test_a_gradient_that_is_lost_by_a_write_is_pointed_out(device: torch.device) -> None:
-    layer = make_layer(device)
-    LOSS(layer(*batch(layer))).backward()
-    nn.init.normal_(layer.V)
-    weight = layer.V.detach().clone()
-    with pytest.warns(UserWarning, match="step first"):
-        layer.refactor()
-    layer.step_(1.0)
-    assert_knows_itself(layer, weight)
 
 
 def replaced(layer: zloss.FactoredLinear, weight: Tensor) -> None:
@@ -145,168 +100,86 @@ def written_as_a_vector(layer: zloss.FactoredLinear, weight: Tensor) -> None:
 def test_another_v_is_seen(
     write: Callable[[zloss.FactoredLinear, Tensor], None], device: torch.device
 ) -> None:
-    """Though torch has counted as many writes to it as to the one before."""
-    layer = make_layer(device)
-    layer(*batch(layer))
+    """torch has counted equally many writes to the new V and to the old one."""
+    layer = seeded_layer(device)
+    layer(*seeded_batch(layer))
     weight = torch.randn_like(layer.V, requires_grad=False).detach() + 1
     write(layer, weight.clone())
     assert_knows_itself(layer, weight)
-    train(layer)
+    train_seeded(layer)
     write(layer, weight.clone())
     with pytest.raises(ValueError, match=REFUSED):
-        layer(*batch(layer))
-
-
-# ---- averages --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("used_before", [False, True])
-@pytest.mark.parametrize("through_data", [False, True])
-def test_an_average_in_a_copy_is_refused(
-    through_data: bool, used_before: bool, device: torch.device
-) -> None:
-    """The usual average of parameters, which leaves the factors of the copy as they were: those of a new layer."""
-    layer = make_layer(device)
-    average = copy.deepcopy(layer)
-    if used_before:
-        average.weight()
-    for _ in range(5):
-        train(layer, 2)
-        with torch.no_grad():
-            for mean, parameter in zip(average.parameters(), layer.parameters(), strict=True):
-                (mean.data if through_data else mean).lerp_(parameter, 0.3)
-    if through_data and used_before:
-        pytest.skip("nothing is to be seen of it: the README says so")
-    for _ in range(2):
-        with pytest.raises(ValueError, match=REFUSED):
-            average.topk(batch(layer)[0], 3)
-    average.adopt_rows()
-    average.topk(batch(layer)[0], 3)
-
-
-def test_a_copy_goes_its_own_way(device: torch.device) -> None:
-    """Once it has weights of its own, an initialiser is one again."""
-    twin = copy.deepcopy(train(make_layer(device)))
-    twin.reset_parameters()
-    nn.init.normal_(twin.V)
-    assert_knows_itself(twin, twin.V.detach().clone())
-
-
-def test_an_average_of_checkpoints_does_not_load(device: torch.device) -> None:
-    layer = train(make_layer(device))
-    early = {name: tensor.clone() for name, tensor in layer.state_dict().items()}
-    late = train(layer, 200).state_dict()
-    other = make_layer(device)
-    before = other.weight()
-    with pytest.raises(
-        RuntimeError, match="as when factors are averaged, so none of them was loaded"
-    ):
-        other.load_state_dict({name: (early[name] + late[name]) / 2 for name in early})
-    assert torch.equal(other.weight(), before)
-    other.load_state_dict(late)
-    assert torch.equal(other.weight(), layer.weight())
-
-
-# ---- the look itself -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("bias", [False, True])
-def test_training_leaves_one_matrix(bias: bool, dtype: torch.dtype, device: torch.device) -> None:
-    layer = train(make_layer(device, bias=bias, dtype=dtype), 300, lr=20.0)
-    assert layer.matrix.is_consistent()
-
-
-def test_the_look_has_its_own_precision(device: torch.device) -> None:
-    """On a GPU, products in TF32 are off by as much as it asks for."""
-    layer = train(make_layer(device), 100)
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    try:
-        copy.deepcopy(layer).weight()
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-@pytest.mark.parametrize("name", ["V", "U", "omega", "wbar", "gram"])
-def test_every_part_is_looked_at(name: str, device: torch.device) -> None:
-    """A change of a hundredth, of what is there or of the spread of W, is seen wherever it is."""
-    layer = train(make_layer(device), 100)
-    spread = layer.weight().std().item()
-    getattr(layer, name).data.mul_(1.01).add_(0.01 * spread if name in ("omega", "wbar") else 0)
-    assert not layer.matrix.is_consistent()
-
-
-# ---- moves -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_gradient_that_is_lost_by_a_move_is_pointed_out(device: torch.device) -> None:
-    layer = make_layer(device)
-    LOSS(layer(*batch(layer))).backward()
-    with pytest.warns(UserWarning, match="step first"):
-        layer.double()
-
-
-def test_a_gradient_that_was_dropped_is_not_lost_by_a_move(
-    device: torch.device, recwarn: pytest.WarningsRecorder
-) -> None:
-    layer = make_layer(device)
-    LOSS(layer(*batch(layer))).backward()
-    nn.Sequential(layer).zero_grad()
-    layer.double()
-    assert not recwarn
-
-
-def made_double(layer: zloss.FactoredLinear) -> zloss.FactoredLinear:
-    return layer.double()
-
-
-def loaded_as_double(layer: zloss.FactoredLinear) -> zloss.FactoredLinear:
-    finer = zloss.FactoredLinear(H, C, device=layer.V.device, dtype=torch.float64)
-    finer.load_state_dict(layer.state_dict())
-    return finer
-
-
-@pytest.mark.parametrize("doubled", [made_double, loaded_as_double])
-def test_a_layer_made_double_is_as_one_that_was(
-    doubled: Callable[[zloss.FactoredLinear], zloss.FactoredLinear], device: torch.device
-) -> None:
-    """It must not go on with what is known of W to single precision."""
-    layer = doubled(train(make_layer(device)))
-    twin = zloss.FactoredLinear.from_linear(layer.to_linear())
-    for each in (layer, twin):
-        train(each)
-    assert relative_error(layer.weight(), twin.weight()) < 1e-13
-
-
-# ---- gradients -------------------------------------------------------------------------------------------------------
+        layer(*seeded_batch(layer))
 
 
 @pytest.mark.parametrize(
-    "clip",
-    [
-        lambda parameters: nn.utils.clip_grad_value_(parameters, 1e-3),
-        lambda parameters: nn.utils.clip_grad_norm_(parameters, 1e6),
-        lambda parameters: nn.utils.clip_grad_norm_(parameters, 1e-30),
-    ],
+    "use", [loss_of, zloss.FactoredLinear.weight, lambda layer: layer.topk(batch(layer)[0], 3)]
 )
-def test_clipping_that_does_not_reach_the_layer_is_pointed_out(
-    clip: Callable[[Any], object], device: torch.device
+@pytest.mark.parametrize("name", ["V", "U", "gram"])
+def test_writes_that_leave_no_matrix_are_refused(
+    name: str, use: Callable[..., object], device: torch.device
 ) -> None:
     layer = make_layer(device)
-    LOSS(layer(*batch(layer))).backward()
-    norm = layer.grad_norm()
-    clip(layer.parameters())
-    with pytest.warns(UserWarning, match="use zloss.clip_grad_norm_"):
-        assert torch.equal(layer.grad_norm(), norm)
+    train(layer, 1)
+    with torch.no_grad():
+        getattr(layer, name).mul_(2)
+    with pytest.raises(ValueError, match="no longer make one weight matrix"):
+        use(layer)
+    layer.adopt_rows()
+    use(layer)
 
 
-def test_many_passes_before_a_step_are_an_accumulation(
-    device: torch.device, recwarn: pytest.WarningsRecorder
-) -> None:
-    """Of a layer that has stepped before."""
-    layer = train(make_layer(device), 1)
-    for _ in range(150):
-        LOSS(layer(*batch(layer))).backward()
-    layer.step_(1e-3)
-    assert not recwarn
+@pytest.mark.parametrize("move", [torch.float64, torch.float32])
+def test_what_makes_no_matrix_makes_none_elsewhere(move: torch.dtype, device: torch.device) -> None:
+    layer = train_seeded(seeded_layer(device))
+    nn.init.normal_(layer.V)
+    layer.state_dict()
+    layer.to(move)
+    with pytest.raises(ValueError, match=REFUSED):
+        layer.weight()
+
+
+def test_a_refactor_does_not_hide_a_write(device: torch.device) -> None:
+    layer = train_seeded(seeded_layer(device))
+    nn.init.normal_(layer.V)
+    with pytest.raises(ValueError, match=REFUSED):
+        layer.refactor()
+
+
+def test_a_write_between_backward_and_step_is_refused(device: torch.device) -> None:
+    layer = make_layer(device)
+    loss_of(layer).backward()
+    with torch.no_grad():
+        layer.V.mul_(0.9)
+    with pytest.raises(ValueError, match="step first"):
+        layer.step_(20.0)
+
+
+def test_some_rows_of_a_trained_layer_may_be_written(device: torch.device) -> None:
+    layer = make_layer(device)
+    train(layer, 3)
+    row, expected = torch.ones(HIDDEN, dtype=torch.float64, device=device), layer.weight()
+    copied = copy.deepcopy(layer)
+    layer.refactor()
+    with torch.no_grad():
+        layer.V[7] = copied.V[7] = expected[7] = row
+    with pytest.raises(
+        ValueError, match=r"to write some rows of a trained layer, refactor\(\) first"
+    ):
+        copied.weight()
+    assert relative_error(layer.weight(), expected) < 1e-12  # a product of 6 terms, in float64
+
+
+@pytest.mark.parametrize("looks_each_time", [False, True])
+def test_all_of_it_may_be_overwritten_together(looks_each_time: bool, device: torch.device) -> None:
+    """A broadcast of the whole state writes like this."""
+    layer, other = make_layer(device), make_layer(device)
+    train(other)
+    layer.weight()
+    mine = layer.state_dict()
+    with torch.no_grad():
+        for name, theirs in other.state_dict().items():
+            (layer.state_dict() if looks_each_time else mine)[name].copy_(theirs)
+    assert torch.equal(layer.weight(), other.weight())
+    h, target = batch(layer)
+    assert torch.equal(layer(h, target).scatter, other(h, target).scatter)
