@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from reproduction.report.markdown import wrapped
-from reproduction.report.timings import DEVICES, FILES, Device, Run, fastest
+from reproduction.report.timings import FILES, Run, fastest
+from reproduction.timed_parts import DEVICES, Device
 from zloss_lab.records import Record, read_records
 
 # A step to look for: "names" of heads, of which the fastest counts, and values of other fields of its record.

@@ -11,7 +11,8 @@ from benchmarks.markdown_cells import (
     ratio_by_turns,
 )
 from benchmarks.measurements import Measurements, first
-from reproduction.report.timings import DEVICES, Device, Timings, fastest, ratio
+from reproduction.report.timings import Timings, fastest, ratio
+from reproduction.timed_parts import DEVICES, Device
 from zloss_lab.bench.output_suite import ONE_BILLION_WORD
 from zloss_lab.records import Record
 

@@ -6,7 +6,8 @@ from typing import NamedTuple
 from benchmarks.markdown_cells import markdown_table
 from benchmarks.measurements import Measurements
 from benchmarks.speed_tables import FACTORED, LARGEST
-from reproduction.report.timings import DEVICES, PLACES, by_turns, fastest
+from reproduction.report.timings import by_turns, fastest
+from reproduction.timed_parts import DEVICES, PLACES
 from zloss_lab.bench.model_suite import EPOCH_NGRAMS
 from zloss_lab.bench.output_suite import ONE_BILLION_WORD
 

@@ -2,7 +2,7 @@
 
 from benchmarks.markdown_cells import markdown_table
 from benchmarks.measurements import Measurements
-from reproduction.report.timings import DEVICES, PLACES
+from reproduction.timed_parts import DEVICES, PLACES
 from zloss_lab.records import Record
 
 _DEPTHS = (1, 5, 10, 20, 50, 100)

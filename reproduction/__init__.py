@@ -5,5 +5,6 @@ python -m reproduction report   the page with all claims, figures and tables: `r
 
 - `results` has the schema of the records, which the experiments write and the report reads.
 - `records` has the records themselves.
-- `budgets.py`, `losses.py`, `scores.py` and `large_text_models.py` have the keys of the records, and their titles.
+- `budgets.py`, `large_text_models.py`, `paper_figures.py`, `scores.py` and `timed_parts.py` have the keys of the
+  records, and their titles. Both `running` and `report` use them, and do not import each other.
 """

@@ -16,8 +16,6 @@ def top(k: int) -> str:
 
 ERRORS = tuple(map(top, TOP_K))
 SCORES = (*ERRORS, MRR)
-CURVE_ERRORS = tuple(map(top, (1, 5, 10, 50)))  # the panels of figure 4
-FIGURE_SCORES = {2: SCORES, 5: tuple(map(top, (1, 10, 50)))}
 
 
 def is_error(score: str) -> bool:

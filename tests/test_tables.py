@@ -13,7 +13,7 @@ from benchmarks.picture import CONTESTANTS, step_times
 from benchmarks.speed_tables import gram, heads, speed
 from benchmarks.speed_targets import targets
 from benchmarks.tables import DOCUMENTS, PICTURE, TABLES, TIMINGS, rebuilt, stale_files
-from reproduction.report.timings import DEVICES
+from reproduction.timed_parts import DEVICES
 
 
 def test_documents_show_what_the_records_say() -> None:

@@ -8,7 +8,7 @@ From the records to verdicts:
 
 From the evidence to a document without markup (`document.py`), and from there to files:
 - `*_tables.py`, `table_cells.py`, `figures/`: our numbers beside the numbers of the paper
-- `summary.py`, `topics.py`, `methods.py`: the sections, which `report.py` puts together
+- `summary.py`, `topics.py`, `methods.py`: the sections, which `full_report.py` puts together
 - `html.py` renders the page with `page.css`; `markdown.py` renders `excerpts.py`, the tables of `docs/`
 - `command.py`: the command line
 """

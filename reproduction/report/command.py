@@ -7,7 +7,7 @@ import typer
 
 from reproduction.report.claims import judged_claims, verdict_counts
 from reproduction.report.evidence import Evidence
-from reproduction.report.report import write_report
+from reproduction.report.full_report import write_report
 from zloss_lab.terminal import console, print_plainly
 
 RECORDS, TIMINGS = Path("reproduction/records"), Path("benchmarks/records")  # of a checkout

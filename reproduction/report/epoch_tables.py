@@ -1,11 +1,12 @@
 """Table 1: the time of an epoch, ours beside the paper's."""
 
 from reproduction.report.document import Row, Table
-from reproduction.report.evidence import Evidence, bench_command
+from reproduction.report.evidence import Evidence
 from reproduction.report.published import EPOCH_S, HARDWARE, epoch_ratio
 from reproduction.report.score_texts import TIMES
 from reproduction.report.table_cells import NOT_PRINTED, NOT_RUN
-from reproduction.report.timings import DEVICES, PARTS, PLACES, Device, Part, duration
+from reproduction.report.timings import duration
+from reproduction.timed_parts import DEVICES, PARTS, PLACES, Device, Part, bench_command
 from zloss_lab.bench.model_suite import BATCHES, EPOCH_NGRAMS
 
 _TITLES = {"softmax": "softmax", "hierarchical": "H-softmax", "z_loss": "Z-loss"}

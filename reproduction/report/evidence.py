@@ -7,9 +7,9 @@ from shlex import quote
 from typing import Literal, NamedTuple, TypeVar
 
 from reproduction.budgets import CONVERGED, FIXED, budget_order
-from reproduction.losses import FIGURE_3_B, PENN_TREEBANK
+from reproduction.paper_figures import FIGURE_3_B, PENN_TREEBANK
 from reproduction.report.intervals import Estimate, estimate
-from reproduction.report.timings import Device, Part, Timings
+from reproduction.report.timings import Timings
 from reproduction.results.paper_results import PaperResults
 from reproduction.results.schema import (
     LargeTextResult,
@@ -19,12 +19,12 @@ from reproduction.results.schema import (
     TrainingResult,
     TunedResult,
 )
+from reproduction.timed_parts import Device, Part, bench_command
 
 Split = Literal["valid", "test"]
 ScoresByValue = dict[float, list[float]]  # scores, one a seed, by a or by b
 Trainings = Sequence[LargeTextResult]  # of one model with one budget, one a seed
 TrainingsByModel = Mapping[str, Trainings]  # on one text
-_BENCHES = {"model": "model --networks net1", "output": "output", "scaling": "scaling"}
 
 
 class Variant(NamedTuple):
@@ -61,15 +61,6 @@ def models_command(budget: str) -> str:
     """
     option = {FIXED: "--budget SECONDS", CONVERGED: "--converged"}.get(budget, "--epochs N")
     return f"{experiment_command('table2')} --corpus FOLDER {option}"
-
-
-def bench_command(suite: str, device: Device) -> str:
-    """Return the command that makes the timings of a suite on a device.
-
-    >>> bench_command("scaling", "cuda")
-    'zloss bench scaling --device cuda'
-    """
-    return f"zloss bench {_BENCHES[suite]} --device {device}"
 
 
 @dataclass(frozen=True)

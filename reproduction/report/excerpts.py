@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-from reproduction.losses import LOSS_TITLES
+from reproduction.paper_figures import LOSS_TITLES
 from reproduction.report.claim_tables import claims_table
 from reproduction.report.claims import judged_claims
 from reproduction.report.document import Block, Code, Table, paragraph

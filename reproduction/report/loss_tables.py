@@ -2,7 +2,7 @@
 
 from statistics import fmean
 
-from reproduction.losses import FIGURE_LOSSES, LOSS_TITLES
+from reproduction.paper_figures import FIGURE_LOSSES, FIGURE_SCORES, LOSS_TITLES
 from reproduction.report.comparisons import compare
 from reproduction.report.document import BEST, Cell, Row, Table
 from reproduction.report.evidence import Evidence, NotRunError, experiment_command
@@ -15,7 +15,7 @@ from reproduction.report.table_cells import (
     difference_cell,
     seeds_text,
 )
-from reproduction.scores import FIGURE_SCORES, is_error
+from reproduction.scores import is_error
 
 DIFFERENCES_NOTE = (
     "The numbers are differences of means with Welch's 95 % interval, for errors in points. Below zero the Z-loss is "

@@ -5,7 +5,7 @@ from typing import Any
 
 from reproduction.budgets import budget_title
 from reproduction.large_text_models import model_title
-from reproduction.losses import LOSS_TITLES, PENN_TREEBANK
+from reproduction.paper_figures import LOSS_TITLES, PENN_TREEBANK
 from reproduction.report.document import Block, Heading, Section, Table, bullets, paragraph
 from reproduction.report.evidence import Evidence
 from reproduction.report.score_texts import TIMES, score_label

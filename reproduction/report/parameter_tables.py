@@ -2,12 +2,13 @@
 
 from statistics import fmean
 
+from reproduction.paper_figures import CURVE_ERRORS
 from reproduction.report.claims.parameters import minimum
 from reproduction.report.document import BEST, Cell, Row, Table
 from reproduction.report.evidence import Evidence, estimates
 from reproduction.report.intervals import estimate
 from reproduction.report.score_texts import estimate_text, score_label
-from reproduction.scores import CURVE_ERRORS, ERRORS
+from reproduction.scores import ERRORS
 
 
 def sweep_table(evidence: Evidence) -> Table:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from reproduction.report.score_texts import MINUS
-from reproduction.report.timings import Device, Part
 from reproduction.scores import top
+from reproduction.timed_parts import Device, Part
 
 CITATION = "A. de Brébisson and P. Vincent, The Z-loss: a shift and scale invariant classification loss, 2016"
 ADDRESS = "https://arxiv.org/abs/1604.08859"

@@ -23,11 +23,12 @@ from reproduction.report.document import (
     Section,
     paragraph,
 )
-from reproduction.report.evidence import Evidence, NotRunError, bench_command, models_command
+from reproduction.report.evidence import Evidence, NotRunError, models_command
 from reproduction.report.published import EPOCH_S, convergence_ratio, epoch_ratio
 from reproduction.report.score_texts import TIMES, difference_text
-from reproduction.report.timings import Device, Part, duration
+from reproduction.report.timings import duration
 from reproduction.scores import top
+from reproduction.timed_parts import Device, Part, bench_command
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from reproduction.timed_parts import DEVICES, PARTS, Device, Part
 from zloss_lab.bench.model_suite import BATCHES, EPOCH_NGRAMS
 from zloss_lab.bench.output_suite import ONE_BILLION_WORD
 from zloss_lab.records import Record, read_records
-
-Device = Literal["cpu", "cuda"]
-Part = Literal["model", "output"]  # the whole of net1, or its output layer alone
-DEVICES: tuple[Device, ...] = ("cpu", "cuda")
-PARTS: tuple[Part, ...] = ("model", "output")
-PLACES: Mapping[Device, str] = {"cpu": "CPU", "cuda": "GPU"}  # their titles
 
 FILES: Mapping[str, tuple[str, ...]] = {  # the latest first
     "model": ("model",),

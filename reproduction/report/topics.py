@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from reproduction.losses import FIGURE_3_B
+from reproduction.paper_figures import FIGURE_3_B
 from reproduction.report.claim_tables import verdict_badge
 from reproduction.report.claims import JudgedClaim
 from reproduction.report.document import (

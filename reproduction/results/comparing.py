@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from reproduction.budgets import CONVERGED
-from reproduction.losses import SWEPT_KEYS
+from reproduction.paper_figures import SWEPT_KEYS
 from reproduction.results.schema import (
     Choice,
     LargeTextResult,

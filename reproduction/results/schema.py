@@ -12,8 +12,8 @@ from typing import Any, Literal, Self
 
 from reproduction.budgets import FIXED, is_budget_key
 from reproduction.large_text_models import CONSTANT, MODELS
-from reproduction.losses import FIGURE_LOSSES, PENN_TREEBANK
-from reproduction.scores import CURVE_ERRORS, SCORES
+from reproduction.paper_figures import CURVE_ERRORS, FIGURE_LOSSES, PENN_TREEBANK
+from reproduction.scores import SCORES
 from zloss_lab.evaluation import Evaluation, finite
 from zloss_lab.records import Recordable, RecordKey
 

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from reproduction.losses import FIGURE_3_B, SWEPT_KEYS
+from reproduction.paper_figures import CURVE_ERRORS, FIGURE_3_B, SWEPT_KEYS
 from reproduction.results.schema import CurvePoint, SplitScores, SweepPoint, TrainingCurve
 from reproduction.running.chosen import Chosen
 from reproduction.running.collecting import Collector, WantedResult
 from reproduction.running.sources import SettingsSource
 from reproduction.running.stacks import TrainedNetwork
 from reproduction.running.studies import SCORE
-from reproduction.scores import CURVE_ERRORS
 from zloss_lab.corpora import Corpus
 
 A_KEY, B_KEY = SWEPT_KEYS

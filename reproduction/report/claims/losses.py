@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 
-from reproduction.losses import LOSS_TITLES
+from reproduction.paper_figures import FIGURE_SCORES, LOSS_TITLES
 from reproduction.report.comparisons import Comparison, closest, compare, comparisons_text
 from reproduction.report.evidence import VARIANTS, Evidence, NotRunError
 from reproduction.report.score_texts import MINUS
@@ -15,7 +15,7 @@ from reproduction.report.verdicts import (
     verdict_of,
     verdict_of_slightly_worse,
 )
-from reproduction.scores import ERRORS, FIGURE_SCORES, SCORES, top
+from reproduction.scores import ERRORS, SCORES, top
 
 _HIGH_K = ERRORS[1:]
 

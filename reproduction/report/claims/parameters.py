@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import combinations, pairwise
 from statistics import fmean
 
-from reproduction.losses import FIGURE_3_B
+from reproduction.paper_figures import CURVE_ERRORS, FIGURE_3_B, FIGURE_3_SCORES
 from reproduction.report.comparisons import Comparison, Standing, compare, comparisons_text
 from reproduction.report.evidence import Evidence, NotRunError, ScoresByValue, experiment_command
 from reproduction.report.score_texts import MINUS, score_label, score_text
@@ -20,9 +20,8 @@ from reproduction.report.verdicts import (
     verdict_of_parts,
 )
 from reproduction.results.schema import TrainingCurve
-from reproduction.scores import CURVE_ERRORS, ERRORS, top
+from reproduction.scores import ERRORS, top
 
-FIGURE_3_SCORES = tuple(map(top, (1, 5, 10)))
 EARLY = 0.2  # of the training
 
 BestValues = dict[str, float]  # the best a, by score

@@ -1,10 +1,11 @@
 """Claims about speed, judged by the records of `zloss bench`."""
 
-from reproduction.report.evidence import Evidence, NotRunError, bench_command
+from reproduction.report.evidence import Evidence, NotRunError
 from reproduction.report.published import epoch_ratio
 from reproduction.report.score_texts import TIMES
-from reproduction.report.timings import DEVICES, PLACES, Device, Growth, Part
+from reproduction.report.timings import Growth
 from reproduction.report.verdicts import Check, Claim, Finding, Verdict, combined, ratio_finding
+from reproduction.timed_parts import DEVICES, PLACES, Device, Part, bench_command
 
 _CONSTANT, _MILD = 1.25, 2.0  # factors of growth that count as none, and as little
 _FASTER_GROWTH = 1.5

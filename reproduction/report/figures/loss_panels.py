@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from reproduction.losses import LOSS_TITLES
+from reproduction.paper_figures import FIGURE_SCORES, LOSS_TITLES
 from reproduction.report.evidence import Evidence
 from reproduction.report.figures.canvas import (
     BLACK,
@@ -21,7 +21,7 @@ from reproduction.report.figures.canvas import (
 from reproduction.report.intervals import Estimate, estimate
 from reproduction.report.loss_tables import losses_of
 from reproduction.report.score_texts import score_label, score_text
-from reproduction.scores import FIGURE_SCORES, is_error
+from reproduction.scores import is_error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from reproduction.losses import FIGURE_3_B
-from reproduction.report.claims.parameters import FIGURE_3_SCORES
+from reproduction.paper_figures import CURVE_ERRORS, FIGURE_3_B, FIGURE_3_SCORES
 from reproduction.report.evidence import Evidence, estimates
 from reproduction.report.figures.canvas import (
     BLACK,
@@ -17,7 +16,6 @@ from reproduction.report.figures.canvas import (
 from reproduction.report.intervals import Estimate, estimate
 from reproduction.report.score_texts import score_label
 from reproduction.results.schema import TrainingCurve
-from reproduction.scores import CURVE_ERRORS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -2,19 +2,19 @@
 
 Nothing is computed here. A command reads its options, lets a collector work and says which records it has made.
 
-    search.py          the searches
-    figures.py         figures 2 to 5
-    tables.py          tables 1 and 2
-    table2_options.py  the options of table 2
-    options.py         the options that several commands share
-    making.py          the course of a command: a bar, messages, failed trainings, Ctrl-C
+    search_command.py   the searches
+    figure_commands.py  figures 2 to 5
+    table_commands.py   tables 1 and 2
+    table2_options.py   the options of table 2
+    options.py          the options that several commands share
+    making.py           the course of a command: a bar, messages, failed trainings, Ctrl-C
 """
 
 import typer
 
-from reproduction.running.commands.figures import figure2, figure3, figure4, figure5
-from reproduction.running.commands.search import search
-from reproduction.running.commands.tables import table1, table2
+from reproduction.running.commands.figure_commands import figure2, figure3, figure4, figure5
+from reproduction.running.commands.search_command import search
+from reproduction.running.commands.table_commands import table1, table2
 
 run = typer.Typer(
     help="Run the experiments of the paper and keep their records, for `python -m reproduction report`. Existing "

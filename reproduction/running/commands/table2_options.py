@@ -16,8 +16,8 @@ from reproduction.running.commands.options import (
     changed_settings,
     listed_names,
 )
-from reproduction.running.large_texts.experiments import DEFAULT_MODELS
-from reproduction.running.large_texts.runs import LargeTextRuns
+from reproduction.running.large_texts.chosen_models import DEFAULT_MODELS
+from reproduction.running.large_texts.run_folders import LargeTextRuns
 from reproduction.running.large_texts.text import RatesToTry
 from zloss_lab.runs import RunError
 from zloss_lab.terminal import positive_numbers

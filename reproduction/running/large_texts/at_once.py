@@ -12,7 +12,12 @@ from rich.console import Console
 
 from reproduction.large_text_models import CONSTANT
 from reproduction.running.large_texts.jobs import Done, Failed, Job, Outcome, run_at_once
-from reproduction.running.large_texts.rates import RatedModel, forget_rates, known_rate, try_rates
+from reproduction.running.large_texts.learning_rates import (
+    RatedModel,
+    forget_rates,
+    known_rate,
+    try_rates,
+)
 from reproduction.running.large_texts.text import LargeText
 from reproduction.running.large_texts.training_bars import TrainingBars
 from reproduction.running.large_texts.trainings import collect_constant, missing_seeds, train_seed

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from reproduction.large_text_models import CONSTANT
-from reproduction.running.large_texts.rates import forget_rates, known_rate, try_rates
+from reproduction.running.large_texts.learning_rates import forget_rates, known_rate, try_rates
 from reproduction.running.large_texts.text import FAULTS, LargeText
 from reproduction.running.large_texts.trainings import collect_constant, missing_seeds, train_seed
 from zloss_lab.durable import tidied

@@ -13,8 +13,8 @@ from reproduction.large_text_models import CONSTANT
 from reproduction.results.schema import LargeTextResult
 from reproduction.running.chosen import Chosen
 from reproduction.running.collecting import Collector, check_splits
-from reproduction.running.large_texts.experiments import chosen_model
-from reproduction.running.large_texts.runs import LargeTextRuns
+from reproduction.running.large_texts.chosen_models import chosen_model
+from reproduction.running.large_texts.run_folders import LargeTextRuns
 from reproduction.running.ledger import Ledger
 from reproduction.running.messages import Tell, say_nothing
 from zloss_lab.corpora import Corpus

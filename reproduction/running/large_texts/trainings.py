@@ -6,8 +6,8 @@ from typing import Any
 from reproduction.large_text_models import CONSTANT
 from reproduction.results.schema import LargeTextResult, SplitScores
 from reproduction.running.chosen import digest_of
-from reproduction.running.large_texts.experiments import preset_of
-from reproduction.running.large_texts.rates import RatedModel
+from reproduction.running.large_texts.chosen_models import preset_of
+from reproduction.running.large_texts.learning_rates import RatedModel
 from reproduction.running.large_texts.text import LargeText
 from zloss_lab.configuration import to_table
 from zloss_lab.evaluation import constant_classifier

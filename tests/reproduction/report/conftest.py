@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from reproduction.report.evidence import Evidence
+from reproduction.report.full_report import build_report
 from reproduction.report.html import html_of
-from reproduction.report.report import build_report
 from reproduction.report.timings import Timings
 from reproduction.results.paper_results import PaperResults
 from tests.reproduction.report.made_up import keep_all, read

@@ -10,9 +10,9 @@ from random import Random
 from typing import Any
 
 from reproduction.large_text_models import CONSTANT
-from reproduction.losses import FIGURE_LOSSES
+from reproduction.paper_figures import CURVE_ERRORS, FIGURE_LOSSES
 from reproduction.report.evidence import VARIANTS, Evidence
-from reproduction.scores import CURVE_ERRORS, SCORES
+from reproduction.scores import SCORES
 
 PROVENANCE = {
     "device": "A device <made up>",

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from reproduction.paper_figures import CURVE_ERRORS
 from reproduction.report.evidence import Evidence
 from reproduction.report.score_texts import MINUS
 from reproduction.report.verdicts import (
     Verdict,
 )
-from reproduction.scores import CURVE_ERRORS
 from tests.reproduction.report import made_up
 from tests.reproduction.report.judging import finding, verdict, with_records
 from tests.reproduction.report.made_up import Line

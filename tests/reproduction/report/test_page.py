@@ -16,8 +16,8 @@ from reproduction.report.document import (
 )
 from reproduction.report.evidence import Evidence
 from reproduction.report.figures import FIGURES
+from reproduction.report.full_report import build_report
 from reproduction.report.html import html_of
-from reproduction.report.report import build_report
 from reproduction.report.score_texts import TIMES
 from tests.reproduction.report import made_up
 from tests.test_language import dialect_faults, sentence_faults

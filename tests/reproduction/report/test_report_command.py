@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from reproduction.report.evidence import Evidence
-from reproduction.report.report import write_report
+from reproduction.report.full_report import write_report
 from tests.reproduction.report import made_up
 from tests.reproduction.running.command_line import reproduction
 

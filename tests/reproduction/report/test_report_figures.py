@@ -10,10 +10,10 @@ import pytest
 from reproduction.report.evidence import Evidence
 from reproduction.report.figures import FIGURES
 from reproduction.report.figures.z_loss_curve import draw_z_loss
+from reproduction.report.full_report import write_report
 from reproduction.report.large_text_tables import (
     trainings_by_time,
 )
-from reproduction.report.report import write_report
 from tests.reproduction.report import made_up
 
 

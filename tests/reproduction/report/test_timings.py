@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from reproduction.report.full_report import build_report
 from reproduction.report.html import html_of
 from reproduction.report.published import EPOCH_S, convergence_ratio, epoch_ratio
-from reproduction.report.report import build_report
 from reproduction.report.timings import Timings
 from tests.reproduction.report.made_up import keep, read, step
 

@@ -9,7 +9,7 @@ import pytest
 
 from reproduction.large_text_models import CONSTANT
 from reproduction.report.evidence import VARIANTS
-from reproduction.running.large_texts.experiments import (
+from reproduction.running.large_texts.chosen_models import (
     DEFAULT_MODELS,
 )
 from tests.lab.command_line import zloss

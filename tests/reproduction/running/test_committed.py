@@ -10,7 +10,7 @@ from reproduction.budgets import Budget
 from reproduction.large_text_models import CONSTANT
 from reproduction.results.schema import LargeTextResult, SweepPoint, TunedResult
 from reproduction.running.chosen import CORPUS, Chosen
-from reproduction.running.large_texts.experiments import RATES, chosen_model
+from reproduction.running.large_texts.chosen_models import RATES, chosen_model
 from reproduction.running.ledger import Ledger
 from reproduction.running.parameter_figures import A_KEY, B_KEY
 from reproduction.running.sources import SettingsPlaces

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from reproduction.paper_figures import CURVE_ERRORS
 from reproduction.results.paper_results import PaperResults
 from reproduction.running import collecting
 from reproduction.running.stacks import train_stack
 from reproduction.running.studies import SearchedLoss
-from reproduction.scores import CURVE_ERRORS
 from tests.reproduction.running.command_line import run, typed
 from tests.reproduction.running.small import flags, lines
 from zloss_lab.records import write_records

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from reproduction.losses import FIGURE_LOSSES
+from reproduction.paper_figures import CURVE_ERRORS, FIGURE_LOSSES
 from reproduction.running import collecting
 from reproduction.running.sources import SettingsPlaces, SettingsSource
 from reproduction.running.stacks import TrainedNetwork
 from reproduction.running.studies import SearchedLoss
-from reproduction.scores import CURVE_ERRORS, SCORES
+from reproduction.scores import SCORES
 from tests.reproduction.report import made_up
 from tests.reproduction.running.command_line import run, typed
 from tests.reproduction.running.small import flags, lines, small_corpus

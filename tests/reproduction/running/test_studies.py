@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from reproduction.losses import LOSS_TITLES
+from reproduction.paper_figures import LOSS_TITLES
 from reproduction.running.studies import SearchedLoss
 from reproduction.scores import SCORES
 from tests.reproduction.running.command_line import run, typed

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reproduction.running.large_texts import runs as large_text_runs
+from reproduction.running.large_texts import run_folders
 from tests.reproduction.running.small import MODEL
 from zloss_lab.runs import Run
 from zloss_lab.training import Experiment, fit
@@ -27,5 +27,5 @@ def fitted(monkeypatch: pytest.MonkeyPatch) -> list[Experiment]:
         experiments.append(experiment)
         return fit(experiment, *more, **options)
 
-    monkeypatch.setattr(large_text_runs, "fit", noted)
+    monkeypatch.setattr(run_folders, "fit", noted)
     return experiments

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reproduction.running.large_texts import runs as large_text_runs
+from reproduction.running.large_texts import run_folders
 from tests.reproduction.running.command_line import run, typed
 from tests.reproduction.running.small import flags, results
 from zloss_lab.inspection.trained_model import TrainedModel
@@ -44,7 +44,7 @@ def test_a_seed_that_diverges_leaves_the_others_alone(
             raise DivergedError("step 7: the loss is nan\nand more")
         return fit(experiment, *more, **options)
 
-    monkeypatch.setattr(large_text_runs, "fit", unlucky)
+    monkeypatch.setattr(run_folders, "fit", unlucky)
     assert run(*table2, "--budget", 0.1, "--seeds", 2, "--models", "z_loss_net1") == 1
     assert (
         "no record: table2, text, z_loss_net1, seed 0: step 7: the loss is nan\n"

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from reproduction.running.large_texts.jobs import Done, Failed, Job, run_at_once
-from reproduction.running.large_texts.runs import reserved
+from reproduction.running.large_texts.run_folders import reserved
 from reproduction.running.large_texts.training_bars import TrainingBars
 from reproduction.running.messages import Tell
 from tests.lab.corpora.interruptions import wait_for_the_end_of

@@ -7,7 +7,7 @@ import pytest
 
 from reproduction.report.evidence import Evidence
 from reproduction.report.large_text_tables import final_tables
-from reproduction.running.large_texts import runs as large_text_runs
+from reproduction.running.large_texts import run_folders
 from tests.reproduction.running.command_line import run
 from tests.reproduction.running.small import flags, lines, results
 from zloss_lab.inspection.trained_model import TrainedModel
@@ -90,6 +90,6 @@ def test_records_name_the_commit_that_was_trained(
         monkeypatch.setenv("ZLOSS_COMMIT", "after")
         return fit(*asked, **options)
 
-    monkeypatch.setattr(large_text_runs, "fit", changing)
+    monkeypatch.setattr(run_folders, "fit", changing)
     assert run(*table2, "--budget", 0.1, "--seeds", 1, "--models", "z_loss_net1") == 0
     assert [line["commit"] for line in lines(tmp_path / "records", "table2")] == ["before"]

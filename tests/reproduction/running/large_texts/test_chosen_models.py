@@ -9,7 +9,7 @@ import pytest
 
 from reproduction.budgets import Budget
 from reproduction.large_text_models import CONSTANT, MODELS
-from reproduction.running.large_texts.experiments import (
+from reproduction.running.large_texts.chosen_models import (
     chosen_model,
     preset_of,
     with_rate,

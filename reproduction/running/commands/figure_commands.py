@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from reproduction.losses import FIGURE_LOSSES
+from reproduction.paper_figures import CURVE_ERRORS, FIGURE_LOSSES
 from reproduction.running.commands.options import FigureOptions, Losses, Scores, listed_names
 from reproduction.running.loss_figures import LossFigure, collect_losses
 from reproduction.running.parameter_figures import (
@@ -14,7 +14,7 @@ from reproduction.running.parameter_figures import (
     geometric,
 )
 from reproduction.running.studies import SCORE
-from reproduction.scores import CURVE_ERRORS, SCORES
+from reproduction.scores import SCORES
 from zloss_lab.command_options import with_options
 from zloss_lab.terminal import positive_numbers
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from reproduction.budgets import Budget
 from reproduction.running.chosen import Chosen, digest_of
-from reproduction.running.large_texts.experiments import RATES, with_rate
-from reproduction.running.large_texts.runs import reserved
+from reproduction.running.large_texts.chosen_models import RATES, with_rate
+from reproduction.running.large_texts.run_folders import reserved
 from reproduction.running.large_texts.text import LargeText
 from zloss_lab.configuration import to_table
 from zloss_lab.runs import Run

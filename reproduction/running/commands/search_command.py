@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from reproduction.losses import LOSS_TITLES
+from reproduction.paper_figures import LOSS_TITLES
 from reproduction.running.commands.making import resumable
 from reproduction.running.commands.options import (
     STUDIES,

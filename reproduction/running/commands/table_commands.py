@@ -5,8 +5,6 @@ from typing import Annotated
 
 import typer
 
-from reproduction.report.evidence import bench_command
-from reproduction.report.timings import PARTS, Device
 from reproduction.running.collecting import Collector
 from reproduction.running.commands.making import make_records
 from reproduction.running.commands.options import RECORDS, Records
@@ -14,6 +12,7 @@ from reproduction.running.commands.table2_options import LengthOptions, RunOptio
 from reproduction.running.large_texts.at_once import collect_at_once
 from reproduction.running.large_texts.one_by_one import collect_one_by_one
 from reproduction.running.large_texts.text import LargeText
+from reproduction.timed_parts import PARTS, Device, bench_command
 from zloss_lab.command_options import with_options
 from zloss_lab.terminal import console
 from zloss_lab.training import device_of
