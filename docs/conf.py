@@ -56,7 +56,9 @@ autodoc_inherit_docstrings = False  # those of torch.nn.Module say nothing about
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
-python_maximum_signature_line_length = 88
+python_maximum_signature_line_length = (
+    120  # counted with the full names of types, which the page shortens
+)
 
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
