@@ -41,7 +41,8 @@ docs: $(READY)  ## rebuild the tables and the picture of README.md and docs/ fro
 	$(BIN)/python -m benchmarks.tables
 
 docs-site: $(READY)  ## build the documentation in build/site; a warning, a broken link or an undocumented name fails
-	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --fresh-env -d build/doctrees docs build/site
+	rm -rf build/site build/doctrees  # pages that are gone would stay
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -d build/doctrees docs build/site
 	@echo "open build/site/index.html"
 
 clean:
