@@ -1,5 +1,6 @@
 """Checks of the hidden batch that an output layer receives, and of the sizes that it is built with."""
 
+import math
 from numbers import Integral
 from typing import Any
 
@@ -15,6 +16,13 @@ def check_sizes(in_features: int, num_classes: int) -> None:
         raise ValueError(
             f"expected whole numbers in_features >= 1 and num_classes >= 2, got {in_features!r} and {num_classes!r}"
         )
+
+
+def check_rates(lr: float, weight_decay: float) -> None:
+    """Refuse a learning rate or a weight decay that is negative, infinite or NaN."""
+    for name, value in (("lr", lr), ("weight_decay", weight_decay)):
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{name} must be a finite number >= 0, got {value}")
 
 
 def check_hidden(h: Tensor, in_features: int, weight: Tensor) -> None:

@@ -228,3 +228,11 @@ def test_safe_rate_is_safe_and_not_timid(rows: int, device: torch.device) -> Non
     with pytest.raises(zloss.RefusedStepError) as refusal:
         layer.step_(1e60)
     assert 0.5 / HIDDEN**0.5 <= refusal.value.safe_lr * largest.item() <= 0.5 + 1e-6
+
+
+@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["lr", "weight_decay"])
+def test_a_rate_that_is_no_rate_is_refused(name: str, bad: float, device: torch.device) -> None:
+    layer = make_layer(device)
+    with refuses(layer, f"{name} must be a finite number >= 0, got {bad}"):
+        layer.step_(**{"lr": 1.0, name: bad})

@@ -1,10 +1,13 @@
 """Checkpoints of a factored layer: a whole one loads exactly, and a wrong one changes nothing."""
 
+from collections.abc import Callable
+from math import inf, nan
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 import zloss
 from tests.layers.small_layers import CLASSES, HIDDEN, loss_of, make_layer, train
@@ -85,3 +88,36 @@ def test_a_part_of_the_factors_does_not_load(device: torch.device) -> None:
         "gram",
     ]
     assert torch.equal(layer.weight(), before)
+
+
+DAMAGE: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
+    "gram negated": ("gram", torch.neg),
+    "gram not symmetric": ("gram", lambda gram: gram + gram.norm() * torch.ones_like(gram).triu(1)),
+    "inverse too large": ("U_inv", lambda inverse: 1.5 * inverse),
+    "inverse of another U": ("U_inv", lambda inverse: inverse.flip(0)),
+    "mean row off": ("wbar", lambda wbar: 1.1 * wbar),
+    "shift off": ("omega", lambda omega: omega + 1),
+    **{
+        f"{name} with a NaN": (
+            name,
+            lambda tensor: torch.where(tensor == tensor.max(), nan, tensor),
+        )
+        for name in ("V", "U", "U_inv", "omega", "wbar", "gram")
+    },
+    "V with an infinity": ("V", lambda V: torch.where(V.max() == V, inf, V)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_tensors_that_are_not_one_matrix_are_refused(damage: str, device: torch.device) -> None:
+    layer, other = make_layer(device), make_layer(device)
+    train(layer)
+    train(other)
+    name, damaged = DAMAGE[damage]
+    state = layer.state_dict()
+    before = other.weight()
+    with pytest.raises(RuntimeError, match="V and its factors make one matrix"):
+        other.load_state_dict(state | {name: damaged(state[name])})
+    assert torch.equal(other.weight(), before)
+    other.load_state_dict(state)
+    assert torch.equal(other.weight(), layer.weight())

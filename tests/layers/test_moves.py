@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.multiprocessing as mp
+from torch import nn
 
 import zloss
 from tests.layers.seeded_layers import seeded_layer, train_seeded
@@ -76,3 +78,19 @@ def test_built_on_the_meta_device(device: torch.device) -> None:
     layer = layer.to_empty(device=device)
     layer.load_state_dict(source.state_dict())
     assert torch.equal(layer.weight(), source.weight())
+
+
+@pytest.mark.filterwarnings("ignore:This process")  # has threads, says Python 3.12: none of them runs here
+def test_shared_memory_has_the_whole_matrix() -> None:
+    """A step in another process changes V, so the factors have to change with it."""
+    layer = make_layer(torch.device("cpu"), dtype=torch.float32)
+    train(layer)
+    before = layer.weight()
+    nn.Sequential(layer).share_memory()
+    process = mp.get_context("fork").Process(target=train, args=(layer,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert layer.matrix.is_consistent()
+    assert not torch.equal(layer.weight(), before)
+    assert layer.double().matrix.is_consistent()

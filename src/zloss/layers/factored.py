@@ -13,7 +13,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from zloss.inputs import check_hidden, check_same_device, check_sizes, with_bias_column
+from zloss.inputs import (
+    check_hidden,
+    check_rates,
+    check_same_device,
+    check_sizes,
+    with_bias_column,
+)
 from zloss.layers.gradient import GradientMark, RecordedGradient
 from zloss.layers.matrix import FactoredMatrix
 from zloss.layers.portable import NAMES, Checkpoint, Place, as_factors, misfit
@@ -159,6 +165,7 @@ class FactoredLinear(Predicting, nn.Module):
     @torch.no_grad()
     def step_(self, lr: float, *, weight_decay: float = 0.0) -> None:
         """Take the SGD step of the recorded gradient and use it up. `FactoredSGD` calls this."""
+        check_rates(lr, weight_decay)
         refuse_data_parallel(self, self.V)  # it may have been whole for the forward pass
         if self.V.grad is not None and self._stepper.pending.exists():
             raise ValueError(
@@ -383,7 +390,9 @@ class FactoredLinear(Predicting, nn.Module):
         super()._apply(lambda tensor: fn(tensor.to(self.V.dtype)), recurse)  # type: ignore[no-untyped-call]
         for name, tensor in factors.items():
             source = getattr(self, name) if tensor.is_meta else tensor
-            setattr(self, name, source.to(device=self.V.device, dtype=self._state_dtype()))
+            moved = source.to(device=self.V.device, dtype=self._state_dtype())
+            # After `share_memory()`: V with factors of another process would be another matrix.
+            setattr(self, name, moved.share_memory_() if self._is_shared() else moved)
         now = Place.of(self.V)
         if not now.is_of_one_kind_with(before):  # else a captured step goes on with its backend
             self._stepper.forget_backend()
@@ -400,6 +409,9 @@ class FactoredLinear(Predicting, nn.Module):
                 self._sharpen()  # what is known of W was computed in the coarser dtype
             self._stepper.integrity.reseal(self.matrix)
         return self
+
+    def _is_shared(self) -> bool:
+        return self.V.device.type == "cpu" and self.V.is_shared()
 
     def __getstate__(self) -> dict[str, Any]:
         self._settles_before_leaving()

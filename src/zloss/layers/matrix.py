@@ -102,30 +102,40 @@ class FactoredMatrix:
 
     @torch.no_grad()
     def is_consistent(self) -> bool:
-        """Return whether V and the factors fit each other: mean and scatter of W are compared in a few directions.
+        """Return whether V and the factors are finite and fit each other, as far as a few random directions show.
 
-        That is one look and no proof. Numbers that are not finite fit: other checks find them.
+        The mean row, the Gram matrix and the inverse are compared. That is one look and no proof.
         """
-        rows, f = self.rows, self.factors
+        f, num_rows = self.factors, self.rows.num_rows
         directions = _directions(f.U)
-        with exact_products(rows.device.type):
-            mean = f.wbar @ directions
-            expected = (directions * (f.gram @ directions)).sum(0)
-            shift, through = f.omega @ directions - mean, (f.U @ directions).to(rows.dtype)
+        with exact_products(self.rows.device.type):
+            offset, products = self._moments_along(directions)
+            expected, back = f.gram @ directions, f.U_inv @ (f.U @ directions)
+        length, scatter = directions.norm(dim=0), (directions * expected).sum(0)
+        spread = (f.gram.trace() / num_rows).sqrt()  # of a row of W
+        rounding = _ROUNDING * (spread.square() + f.wbar.square().sum()).sqrt()
+        # The factors may have been stored in a coarser dtype than they have now.
+        inverse_rounding = _ROUNDING * f.U.norm() * f.U_inv.norm()
+        # Comparisons with NaN are false.
+        fits = offset.abs() / num_rows <= _FIT * (scatter / num_rows).sqrt() + rounding * length
+        slack = num_rows * rounding * (spread + rounding) * length
+        fits &= (products - expected).norm(dim=0) <= _FIT * expected.norm(dim=0) + slack
+        fits &= (back - directions).norm(dim=0) <= (_FIT + inverse_rounding) * length
+        return bool(fits.all())
 
-            def deviations(block: Tensor) -> Sequence[Tensor]:
-                off = (block @ through).to(shift.dtype) + shift
-                return off.sum(0), off.square().sum(0)
+    def _moments_along(self, directions: Tensor) -> tuple[Tensor, Tensor]:  # (H, n) -> (n,), (H, n)
+        """Return the sum of the deviations of all rows of W from `wbar`, and `gram`, each times the directions."""
+        f = self.factors
+        through, shift = f.U @ directions, (f.omega - f.wbar) @ directions
 
-            offset, scatter = torch.zeros_like(shift), torch.zeros_like(shift)
-            rows.add_up_((offset, scatter), deviations, shift.dtype)
-        row_squares = f.gram.trace() / rows.num_rows + f.wbar.square().sum()
-        rounding = _ROUNDING * (row_squares * directions.square().sum(0)).sqrt()
-        misfit = (offset / rows.num_rows).abs() > _FIT * (
-            expected / rows.num_rows
-        ).sqrt() + rounding
-        misfit |= (scatter - expected).abs() > _FIT * expected + rows.num_rows * rounding.square()
-        return not bool((misfit & scatter.isfinite() & expected.isfinite()).any())
+        def moments(block: Tensor) -> Sequence[Tensor]:
+            rows = block.to(shift.dtype)
+            deviations = rows @ through + shift
+            return deviations.sum(0), rows.T @ deviations
+
+        offset, products = torch.zeros_like(shift), torch.zeros_like(directions)
+        self.rows.add_up_((offset, products), moments, shift.dtype)
+        return offset, f.U.T @ products + torch.outer(f.omega - f.wbar, offset)
 
 
 class Writes(Enum):

@@ -24,8 +24,8 @@ from zloss.targets import checked_targets, parse_targets
 # A host that runs ahead of its GPU sees the condition pass its limit late. A single step that would exceed the limit
 # this many times over has leapt towards singularity, and is refused.
 _LEAP = 100.0
-# A step may stretch W by this factor. U^-1 shrinks by the same factor, so that its digits cancel. The condition does not
-# show it if the step stretches all directions alike. Float64 has digits to spare, also in products alone.
+# A step may stretch W by this factor. U^-1 shrinks by the same factor, so that its digits cancel. The condition does
+# not show it if the step stretches all directions alike. Float64 has digits to spare, also in products alone.
 _MOST_STRETCH = {torch.float32: 2.0, torch.float64: 1e2}
 # From this stretch up, a step is computed once more in the dtype of the state, if products have a coarser one.
 _COARSE_STRETCH = 1.1

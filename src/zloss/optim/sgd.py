@@ -1,6 +1,5 @@
 """Plain SGD on factored layers, and on parameters with row-sparse gradients."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, overload
 
@@ -10,6 +9,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from zloss import kernels
+from zloss.inputs import check_rates
 from zloss.layers import FactoredLinear
 from zloss.layers.gradient import RecordedGradient
 
@@ -46,7 +46,7 @@ class PlainSGD(Optimizer):
             self._refuse(
                 name for name in param_group if name not in {"params", *self.options, *_NOTES}
             )
-            _check_rates(self.defaults | param_group)
+            _check_rates_of(self.defaults | param_group)
         super().add_param_group(param_group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -64,7 +64,7 @@ class PlainSGD(Optimizer):
 
     def _descend_all(self) -> None:
         for group in self.param_groups:  # all of them, before any parameter has changed
-            _check_rates(group)
+            _check_rates_of(group)
         for group in self.param_groups:
             for parameter in group["params"]:
                 self._descend(parameter, group)
@@ -282,8 +282,5 @@ def _suits_kernel(parameter: Tensor, grad: Tensor) -> bool:
     )
 
 
-def _check_rates(group: dict[str, Any]) -> None:
-    for name in ("lr", "weight_decay"):
-        value = group.get(name, 0.0)
-        if not (math.isfinite(value) and value >= 0):
-            raise ValueError(f"{name} must be a finite number >= 0, got {value}")
+def _check_rates_of(group: dict[str, Any]) -> None:
+    check_rates(group["lr"], group.get("weight_decay", 0.0))
