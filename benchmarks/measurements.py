@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from reproduction.report.markdown import wrapped
-from reproduction.report.timings import FILES, Run, fastest
+from reproduction.report.timings import FILES, BenchRun, fastest
 from reproduction.timed_parts import DEVICES, Device
 from zloss_lab.records import Record, read_records
 
@@ -32,11 +32,11 @@ class Measurements:
 
     folder: Path
 
-    def runs(self, suite: str, device: str) -> Iterator[Run]:
+    def runs(self, suite: str, device: str) -> Iterator[BenchRun]:
         """Yield the runs of a suite, the latest first."""
         return map(_read, self._paths(suite, device))
 
-    def latest(self, suite: str, device: str) -> Run:
+    def latest(self, suite: str, device: str) -> BenchRun:
         """Return the latest run of a suite, or an empty one."""
         return next(self.runs(suite, device), [])
 
@@ -72,7 +72,7 @@ class Measurements:
         return [path for path in paths if path.exists()]
 
 
-def _read(path: Path) -> Run:
+def _read(path: Path) -> BenchRun:
     records = read_records(path)
     return [record | {"name": _name(record)} for record in records]
 

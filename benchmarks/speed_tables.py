@@ -11,7 +11,7 @@ from benchmarks.markdown_cells import (
     ratio_by_turns,
 )
 from benchmarks.measurements import Measurements, first
-from reproduction.report.timings import Timings, fastest, ratio
+from reproduction.report.timings import Timings, fastest, ratio_to_z_loss
 from reproduction.timed_parts import DEVICES, Device
 from zloss_lab.bench.output_suite import ONE_BILLION_WORD
 from zloss_lab.records import Record
@@ -45,7 +45,7 @@ def _ratio(measured: Measurements, device: Device, name: str) -> str:
     """Return the ratio of a head to the factored one, both of the latest run."""
     run = measured.latest("output", device)
     own, pace = (fastest(run, names, **LARGEST) for names in ((name,), FACTORED))
-    return number(ratio(own, pace, device))
+    return number(ratio_to_z_loss(own, pace, device))
 
 
 def _growth(measured: Measurements, device: Device) -> str:

@@ -15,7 +15,7 @@ def top(k: int) -> str:
 
 
 ERRORS = tuple(map(top, TOP_K))
-SCORES = (*ERRORS, MRR)
+PAPER_SCORES = (*ERRORS, MRR)
 
 
 def is_error(score: str) -> bool:

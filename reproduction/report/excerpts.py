@@ -1,6 +1,7 @@
 """The main tables of the report as Markdown, for `docs/results.md`: `benchmarks/tables.py` puts them there."""
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from reproduction.paper_figures import LOSS_TITLES
 from reproduction.report.claim_tables import claims_table
@@ -9,12 +10,7 @@ from reproduction.report.document import Block, Code, Table, paragraph
 from reproduction.report.epoch_tables import epochs_notes, epochs_table
 from reproduction.report.evidence import VARIANTS, Evidence, NotRunError
 from reproduction.report.large_text_tables import all_scores_tables, equal_time_table, final_tables
-from reproduction.report.loss_tables import (
-    DIFFERENCES_NOTE,
-    close_calls,
-    differences_table,
-    scores_table,
-)
+from reproduction.report.loss_tables import loss_blocks, score_blocks, scores_table
 from reproduction.report.markdown import markdown_of
 from reproduction.report.parameter_tables import curves_table, sweep_table
 from reproduction.report.same_time_tables import SAME_TIME_NOTE, same_time_tables
@@ -32,16 +28,6 @@ def _epochs(evidence: Evidence) -> Iterator[Block]:
     yield paragraph(" ".join(epochs_notes(evidence)))
 
 
-def _losses(figure: int) -> Excerpt:
-    def excerpt(evidence: Evidence) -> Iterator[Block]:
-        yield scores_table(evidence, figure)
-        yield differences_table(evidence, figure)
-        yield paragraph(DIFFERENCES_NOTE)
-        yield paragraph(close_calls(evidence, figure))
-
-    return excerpt
-
-
 def _main_losses(evidence: Evidence) -> Iterator[Block]:
     """Yield softmax and the losses that a factored layer can train, at a few scores."""
     whole = scores_table(evidence, 2)
@@ -53,12 +39,7 @@ def _main_losses(evidence: Evidence) -> Iterator[Block]:
 
 
 def _variant(name: str) -> Excerpt:
-    def excerpt(evidence: Evidence) -> Iterator[Block]:
-        changed = evidence.variant(name)
-        yield scores_table(changed, 2)
-        yield differences_table(changed, 2)
-
-    return excerpt
+    return lambda evidence: score_blocks(evidence.variant(name), 2)
 
 
 def _models(evidence: Evidence) -> Iterator[Block]:
@@ -88,12 +69,12 @@ def _titled(title: str, table: Table) -> tuple[Block, Block]:
 EXCERPTS: dict[str, Excerpt] = {
     "paper_claims": _claims,
     "paper_epochs": _epochs,
-    "paper_losses": _losses(2),
+    "paper_losses": partial(loss_blocks, figure=2),
     "paper_losses_main": _main_losses,
     **{f"paper_losses_{name}": _variant(name) for name in VARIANTS},
     "paper_sweep": lambda evidence: [sweep_table(evidence)],
     "paper_curves": lambda evidence: [curves_table(evidence)],
-    "paper_normalised": _losses(5),
+    "paper_normalised": partial(loss_blocks, figure=5),
     "paper_models": _models,
     "paper_models_scores": _models_scores,
     "paper_in_time": _same_time(with_fixed=True),

@@ -19,7 +19,7 @@ from reproduction.report.published import FINAL_ERRORS, FINAL_SCORES
 from reproduction.report.score_texts import estimate_text, score_label, score_text
 from reproduction.report.table_cells import NOT_PRINTED, NOT_RUN, close_calls_text
 from reproduction.report.timings import duration
-from reproduction.scores import MRR, SCORES, is_error, top
+from reproduction.scores import MRR, PAPER_SCORES, is_error, top
 
 _MAIN_ERRORS = (top(1), top(10), top(100))
 
@@ -40,13 +40,13 @@ def all_scores_tables(evidence: Evidence) -> Iterator[tuple[str, Table, str]]:
         rows: list[Row] = [
             [
                 model_title(model),
-                *_score_cells(models, model, SCORES),
+                *_score_cells(models, model, PAPER_SCORES),
                 _epochs(trainings),
                 str(len(trainings)),
             ]
             for model, trainings in models.items()
         ]
-        table = Table(("test error, %", *map(score_label, SCORES), "epochs", "seeds"), rows)
+        table = Table(("test error, %", *map(score_label, PAPER_SCORES), "epochs", "seeds"), rows)
         yield _title(evidence, corpus, budget), table, _close_calls(models)
 
 
@@ -58,7 +58,7 @@ def _close_calls(models: TrainingsByModel) -> str:
                 for model, trainings in models.items()
                 if model != CONSTANT
             }
-            for score in SCORES
+            for score in PAPER_SCORES
         }
     )
 

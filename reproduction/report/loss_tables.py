@@ -1,10 +1,11 @@
 """Figures 2 and 5 as tables: test scores of losses that were tuned for each score, and their differences."""
 
+from collections.abc import Iterator
 from statistics import fmean
 
 from reproduction.paper_figures import FIGURE_LOSSES, FIGURE_SCORES, LOSS_TITLES
 from reproduction.report.comparisons import compare
-from reproduction.report.document import BEST, Cell, Row, Table
+from reproduction.report.document import BEST, Block, Cell, Row, Table, paragraph
 from reproduction.report.evidence import Evidence, NotRunError, experiment_command
 from reproduction.report.intervals import estimate
 from reproduction.report.score_texts import estimate_text, score_label
@@ -17,10 +18,24 @@ from reproduction.report.table_cells import (
 )
 from reproduction.scores import is_error
 
-DIFFERENCES_NOTE = (
+_DIFFERENCES_NOTE = (
     "The numbers are differences of means with Welch's 95 % interval, for errors in points. Below zero the Z-loss is "
     f"better, except at MRR. {MARKS_NOTE}"
 )
+
+
+def loss_blocks(evidence: Evidence, figure: int) -> Iterator[Block]:
+    """Yield all tables of a figure, with notes on differences and on close calls."""
+    yield from score_blocks(evidence, figure)
+    yield paragraph(_DIFFERENCES_NOTE, role="note")
+    if note := close_calls(evidence, figure):
+        yield paragraph(note)
+
+
+def score_blocks(evidence: Evidence, figure: int) -> Iterator[Block]:
+    """Yield the tables of a figure without notes: the scores of every loss, and the differences to the Z-loss."""
+    yield scores_table(evidence, figure)
+    yield differences_table(evidence, figure)
 
 
 def losses_of(evidence: Evidence, figure: int) -> list[str]:

@@ -173,18 +173,18 @@ def experiments(evidence: Evidence) -> dict[str, Sequence[TrainingResult]]:
     }
 
 
-Source = Iterable[TrainingResult | Record]
+Measured = TrainingResult | Record  # each says where it was measured
 
 
-def _get(source: TrainingResult | Record, name: str) -> Any:
+def _get(source: Measured, name: str) -> Any:
     return source[name] if isinstance(source, dict) else getattr(source, name)
 
 
-def _devices(sources: Source) -> Iterable[str]:
+def _devices(sources: Iterable[Measured]) -> Iterable[str]:
     return (_get(source, "device") for source in sources)
 
 
-def _versions(sources: Source) -> Iterable[str]:
+def _versions(sources: Iterable[Measured]) -> Iterable[str]:
     shown = ("python", "torch", "zloss")
     return (
         ", ".join(f"{name} {found[name]}" for name in shown if name in found)
@@ -192,12 +192,12 @@ def _versions(sources: Source) -> Iterable[str]:
     )
 
 
-def _all_versions(source: TrainingResult | Record) -> Mapping[str, str]:
+def _all_versions(source: Measured) -> Mapping[str, str]:
     versions: Mapping[str, str] = _get(source, "versions")
     return versions
 
 
-def _commits(sources: Source) -> Iterable[str]:
+def _commits(sources: Iterable[Measured]) -> Iterable[str]:
     return (_get(source, "commit") for source in sources)
 
 

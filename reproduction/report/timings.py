@@ -22,8 +22,9 @@ FILES: Mapping[str, tuple[str, ...]] = {  # the latest first
     "output": ("output", "speed"),
     "scaling": ("scaling", "output", "speed"),
 }
-# Softmax in every form that is exact. Cut cross-entropy leaves out small gradients, so it is not among them.
-HEADS = {
+# The names of the steps of each loss. Softmax has every form that is exact. Cut cross-entropy leaves out small
+# gradients, so it is not among them.
+STEP_NAMES = {
     "softmax": (
         "dense softmax",
         "dense softmax, TF32",
@@ -46,7 +47,7 @@ _KINDS: dict[str, tuple[type, str]] = {  # of the values that every line has
     "commit": (str, "text"),
 }
 
-Run = list[Record]  # the records of one file
+BenchRun = list[Record]  # the records of one file
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Growth:
 class Timings:
     """Measured steps, by file name without its ending, such as "output.cuda"."""
 
-    runs: Mapping[str, Run]
+    runs: Mapping[str, BenchRun]
 
     @classmethod
     def read(cls, folder: Path) -> "Timings":
@@ -83,7 +84,9 @@ class Timings:
 
     def ratio(self, part: Part, loss: str, device: Device) -> float | None:
         """Return the time of a step of this loss, divided by the time of a step of the Z-loss."""
-        return ratio(self.step(part, loss, device), self.step(part, "z_loss", device), device)
+        return ratio_to_z_loss(
+            self.step(part, loss, device), self.step(part, "z_loss", device), device
+        )
 
     def growth(self, loss: str, device: Device) -> Growth | None:
         """Return the growth of a step over the widest range of classes that one run has."""
@@ -93,7 +96,7 @@ class Timings:
     def used(self) -> list[Record]:
         """Return one record of every run that counts."""
         runs = [self._run(part, device) for device in DEVICES for part in PARTS]
-        for device, loss in product(DEVICES, HEADS):
+        for device, loss in product(DEVICES, STEP_NAMES):
             growth = self.growth(loss, device)
             runs += [
                 run
@@ -102,15 +105,15 @@ class Timings:
             ]
         return list({id(run): run[0] for run in runs if run}.values())
 
-    def _run(self, part: Part, device: Device) -> Run:
+    def _run(self, part: Part, device: Device) -> BenchRun:
         """Return the latest run that has the Z-loss."""
         return next((run for run in self._runs(part, device) if _fastest(run, part, "z_loss")), [])
 
-    def _runs(self, suite: str, device: Device) -> Iterator[Run]:
+    def _runs(self, suite: str, device: Device) -> Iterator[BenchRun]:
         return (self.runs.get(f"{name}.{device}", []) for name in FILES[suite])
 
 
-def _read(path: Path) -> Run:
+def _read(path: Path) -> BenchRun:
     if not path.exists():
         return []
     try:
@@ -164,7 +167,7 @@ def fastest(run: Iterable[Record], names: Collection[str], **where: Any) -> Reco
     return min(found, key=lambda record: float(record["time_ms"]), default=None)
 
 
-def ratio(own: Record | None, pace: Record | None, device: Device) -> float | None:
+def ratio_to_z_loss(own: Record | None, pace: Record | None, device: Device) -> float | None:
     """Return the time of a step divided by the time of the Z-loss in the same run, where both were measured.
 
     On a CPU it is the ratio by turns.
@@ -180,17 +183,19 @@ def by_turns(step: Record) -> float | None:
     return None if found is None else float(found)
 
 
-def _fastest(run: Run, part: Part, loss: str, classes: int = ONE_BILLION_WORD) -> Record | None:
+def _fastest(
+    run: BenchRun, part: Part, loss: str, classes: int = ONE_BILLION_WORD
+) -> Record | None:
     """Return the fastest step, with words by their frequency if the run has such steps.
 
     The time of hierarchical softmax depends on the frequencies.
     """
-    names = [f"net1, {name}" if part == "model" else name for name in HEADS[loss]]
+    names = [f"net1, {name}" if part == "model" else name for name in STEP_NAMES[loss]]
     where = {"batch": _BATCH, "hidden": _HIDDEN, "classes": classes}
     return fastest(run, names, targets="zipf", **where) or fastest(run, names, **where)
 
 
-def _growth(run: Run, loss: str) -> Growth | None:
+def _growth(run: BenchRun, loss: str) -> Growth | None:
     """Return the growth with words by their frequency, if two sizes have such steps; else with other targets.
 
     A mixture of both would take an effect of the targets for an effect of the size.
@@ -201,8 +206,8 @@ def _growth(run: Run, loss: str) -> Growth | None:
     )
 
 
-def _growth_of(run: Run, loss: str) -> Growth | None:
-    sizes = sorted({record["classes"] for record in run if record.get("name") in HEADS[loss]})
+def _growth_of(run: BenchRun, loss: str) -> Growth | None:
+    sizes = sorted({record["classes"] for record in run if record.get("name") in STEP_NAMES[loss]})
     times = {
         size: step["time_ms"] for size in sizes if (step := _fastest(run, "output", loss, size))
     }

@@ -26,12 +26,7 @@ from reproduction.report.large_text_tables import (
     final_tables,
     trainings_by_time,
 )
-from reproduction.report.loss_tables import (
-    DIFFERENCES_NOTE,
-    close_calls,
-    differences_table,
-    scores_table,
-)
+from reproduction.report.loss_tables import loss_blocks, score_blocks
 from reproduction.report.parameter_tables import curves_table, sweep_table
 from reproduction.report.same_time_tables import SAME_TIME_NOTE, same_time_tables
 
@@ -92,14 +87,10 @@ def _losses(figure: int, caption: str) -> Content:
     """Return the content of figure 2 or 5."""
 
     def content(evidence: Evidence) -> Iterator[Block]:
-        scores = scores_table(evidence, figure)  # first: without results nothing can be drawn
+        blocks = list(loss_blocks(evidence, figure))  # first: without results nothing can be drawn
         alternative = "Test scores of the losses with intervals; the table below has the numbers"
         yield _picture(evidence, f"figure{figure}", alternative, caption)
-        yield scores
-        yield differences_table(evidence, figure)
-        yield paragraph(DIFFERENCES_NOTE, role="note")
-        if note := close_calls(evidence, figure):
-            yield paragraph(note)
+        yield from blocks
 
     return content
 
@@ -114,8 +105,7 @@ def _figure_2(evidence: Evidence) -> Iterator[Block]:
         except NotRunError as error:
             yield _command_to_run(error)
         else:
-            yield scores_table(changed, 2)
-            yield differences_table(changed, 2)
+            yield from score_blocks(changed, 2)
 
 
 def _figure_3(evidence: Evidence) -> Iterator[Block]:

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 from reproduction.budgets import FIXED, is_budget_key
 from reproduction.large_text_models import CONSTANT, MODELS
 from reproduction.paper_figures import CURVE_ERRORS, FIGURE_LOSSES, PENN_TREEBANK
-from reproduction.scores import SCORES
+from reproduction.scores import PAPER_SCORES
 from zloss_lab.evaluation import Evaluation, finite
 from zloss_lab.records import Recordable, RecordKey
 
@@ -31,7 +31,7 @@ class SplitScores:
     population: int  # examples of the split
 
     def __post_init__(self) -> None:
-        _require_shares(self.scores, SCORES)
+        _require_shares(self.scores, PAPER_SCORES)
 
     def __getitem__(self, score: str) -> float:
         """A score by name."""
@@ -109,7 +109,7 @@ class TunedResult(TrainingResult):
     def __post_init__(self) -> None:
         super().__post_init__()
         _require_one_of(self, "loss", FIGURE_LOSSES[self.figure])
-        _require_one_of(self, "tuned_for", SCORES)
+        _require_one_of(self, "tuned_for", PAPER_SCORES)
         _require_from_zero(self, ("epochs", "trials"))
 
     @property

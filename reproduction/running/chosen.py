@@ -13,9 +13,8 @@ from zloss_lab.configuration import differing, dotted, from_table, overridden, t
 from zloss_lab.corpora.corpus import read_manifest
 from zloss_lab.training import Experiment
 
-CORPUS = (
-    "corpus"  # by its name, not by its folder: the same settings on another text are another choice
-)
+# The key of the text, whose value is its name and not its folder. The same settings on another text are another choice.
+CORPUS = "corpus"
 # A result does not depend on these.
 _WITHOUT_EFFECT = (
     "training.log_every",

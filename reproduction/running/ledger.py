@@ -107,9 +107,8 @@ class Ledger:
             yield
 
     def _write(self, results: Sequence[TrainingResult], gone: Sequence[TrainingResult]) -> None:
-        if (
-            gone
-        ):  # first: a process that is killed in between leaves them twice rather than not at all
+        # The replaced records first: a process that is killed in between leaves them twice rather than not at all.
+        if gone:
             before = self.replaced.read_text(encoding="utf-8") if self.replaced.exists() else ""
             lines = (json.dumps(result.to_record()) + "\n" for result in gone)
             write_file(self.replaced, before + "".join(lines))

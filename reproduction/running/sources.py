@@ -63,9 +63,8 @@ class SettingsPlaces:
     """The places to look for settings, and changes over the settings that are found."""
 
     studies: Path
-    records: (
-        Path  # the records that are being made: without a study, their own settings are used again
-    )
+    # The folder of the records that are being made. Without a study, their own settings are used again.
+    records: Path
     settings_of: Path | None = None  # other records, in place of both
     corpus: Path | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)  # by dotted keys

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from reproduction.running.chosen import Chosen
-from reproduction.scores import SCORES, top
+from reproduction.scores import PAPER_SCORES, top
 from zloss_lab.configuration import dotted, overridden
 from zloss_lab.experiments import parse_settings
 from zloss_lab.runs import RunError
@@ -31,9 +31,8 @@ class SearchedLoss:
 
     loss: str
     tried: Sequence[tuple[StudyPlan, Trial]]
-    corpus: Path | None = (
-        None  # replaces the folder in the studies, which may be of another machine
-    )
+    # Replaces the folder of the text in the studies, which may be of another machine.
+    corpus: Path | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)  # by dotted keys
 
     @classmethod
@@ -126,5 +125,5 @@ def has_study(studies: Path, loss: str) -> bool:
 
 
 def _folders(studies: Path, loss: str) -> list[Path]:
-    folders = [studies / study_name(loss, score) for score in SCORES]
+    folders = [studies / study_name(loss, score) for score in PAPER_SCORES]
     return [folder for folder in folders if (folder / FILE).is_file()]

@@ -14,7 +14,7 @@ from reproduction.running.parameter_figures import (
     geometric,
 )
 from reproduction.running.studies import SCORE
-from reproduction.scores import SCORES
+from reproduction.scores import PAPER_SCORES
 from zloss_lab.command_options import with_options
 from zloss_lab.terminal import positive_numbers
 
@@ -46,7 +46,7 @@ def _compare(
     figure: LossFigure, options: FigureOptions, losses: str | None, scores: str | None
 ) -> None:
     compared = listed_names(losses, FIGURE_LOSSES[figure], f"loss of figure {figure}")
-    tuned_for = listed_names(scores, SCORES, "score")
+    tuned_for = listed_names(scores, PAPER_SCORES, "score")
     sources = options.find_settings(figure, compared, tuned_for)
     options.make(lambda collector: collect_losses(figure, sources, tuned_for, collector))
 

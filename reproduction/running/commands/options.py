@@ -10,7 +10,7 @@ import typer
 from reproduction.running.collecting import Collector
 from reproduction.running.commands.making import make_records, show
 from reproduction.running.sources import SettingsPlaces, SettingsSource
-from reproduction.scores import SCORES
+from reproduction.scores import PAPER_SCORES
 from zloss.names import check_name
 from zloss_lab.experiments import DEFAULT_PRESET, build_table, parse_settings
 
@@ -37,7 +37,7 @@ Settings = Annotated[
 Losses = Annotated[str | None, typer.Option(help="separated by commas", show_default="all")]
 Scores = Annotated[
     str | None,
-    typer.Option(help=f"of {', '.join(SCORES)}; separated by commas", show_default="all"),
+    typer.Option(help=f"of {', '.join(PAPER_SCORES)}; separated by commas", show_default="all"),
 ]
 
 

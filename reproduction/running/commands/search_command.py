@@ -19,7 +19,7 @@ from reproduction.running.commands.options import (
 )
 from reproduction.running.stacks import fitting
 from reproduction.running.studies import SCORE, search_plan, study_name
-from reproduction.scores import SCORES
+from reproduction.scores import PAPER_SCORES
 from zloss_lab.command_options import with_options
 from zloss_lab.terminal import console
 from zloss_lab.tuning.evaluators import Together
@@ -84,7 +84,7 @@ def search(
     chosen = [
         (loss, score)
         for loss in listed_names(losses, tuple(LOSS_TITLES), "loss")
-        for score in listed_names(scores, SCORES, "score")
+        for score in listed_names(scores, PAPER_SCORES, "score")
     ]
     with resumable():
         for loss, score in chosen:

@@ -11,7 +11,7 @@ from functools import partial
 from rich.console import Console
 
 from reproduction.large_text_models import CONSTANT
-from reproduction.running.large_texts.jobs import Done, Failed, Job, Outcome, run_at_once
+from reproduction.running.large_texts.jobs import Done, Failed, Job, JobOutcome, run_at_once
 from reproduction.running.large_texts.learning_rates import (
     RatedModel,
     forget_rates,
@@ -25,7 +25,7 @@ from reproduction.running.messages import Tell
 from zloss_lab.durable import tidied
 from zloss_lab.training import TrainingWatcher
 
-JobRunner = Callable[[Sequence[Job]], Mapping[str, Outcome]]
+JobRunner = Callable[[Sequence[Job]], Mapping[str, JobOutcome]]
 
 
 def collect_at_once(
@@ -79,7 +79,7 @@ def _train(text: LargeText, models: Mapping[str, RatedModel], run: JobRunner) ->
     return _faults(text, outcomes)
 
 
-def _faults(text: LargeText, outcomes: Mapping[str, Outcome]) -> list[str]:
+def _faults(text: LargeText, outcomes: Mapping[str, JobOutcome]) -> list[str]:
     return [
         text.fault(name, outcome.why)
         for name, outcome in outcomes.items()

@@ -54,10 +54,10 @@ class Failed:
     why: str
 
 
-Outcome = Done | Failed
+JobOutcome = Done | Failed
 
 
-def run_at_once(jobs: Sequence[Job], most: int, bars: TrainingBars) -> dict[str, Outcome]:
+def run_at_once(jobs: Sequence[Job], most: int, bars: TrainingBars) -> dict[str, JobOutcome]:
     """Do all jobs in their order, at most `most` at a time; return their outcomes by name.
 
     On Ctrl-C all jobs are stopped first.
@@ -81,7 +81,7 @@ class _Crew:
     """The processes that do some jobs, from the parent's side."""
 
     def __init__(self, jobs: Sequence[Job], most: int, bars: TrainingBars) -> None:
-        self.outcomes: dict[str, Outcome] = {}
+        self.outcomes: dict[str, JobOutcome] = {}
         self._most, self._bars, self._is_stopping = most, bars, False
         self._number, self._waiting = len(jobs), deque(jobs)
         self._working: dict[Connection[Any, Any], tuple[Job, SpawnProcess]] = {}

@@ -18,7 +18,7 @@ from zloss_lab.runs import Run
 from zloss_lab.training import DivergedError
 from zloss_lab.tuning.trials import cost
 
-_SEED = 0
+_SEED = 0  # of the short trainings
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,8 @@ def try_rates(text: LargeText, model: str) -> RatedModel:
     """Return a model with the learning rate that validates best."""
     assert text.rates is not None
     choices = _choices(text, model)
-    with reserved(
-        _place(text, model)
-    ):  # another process that tries the same rates finds these runs
+    # Another process that tries the same rates waits here, and then finds these runs.
+    with reserved(_place(text, model)):
         if recorded := _recorded(text, model, choices):
             return recorded
         costs = [_try(text, model, one, text.rates.seconds) for one in choices]

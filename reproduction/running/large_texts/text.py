@@ -31,9 +31,7 @@ from zloss_lab.training import (
 )
 
 FAULTS = (DivergedError, torch.OutOfMemoryError)  # of one training: the others go on
-_MODEL_OF_CONSTANT = (
-    "z_loss_net1"  # the constant classifier is tested on the examples of this model
-)
+_MODEL_OF_CONSTANT = "z_loss_net1"  # the constant classifier is tested on its examples
 
 
 @dataclass(frozen=True)

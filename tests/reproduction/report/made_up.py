@@ -12,7 +12,7 @@ from typing import Any
 from reproduction.large_text_models import CONSTANT
 from reproduction.paper_figures import CURVE_ERRORS, FIGURE_LOSSES
 from reproduction.report.evidence import VARIANTS, Evidence
-from reproduction.scores import SCORES
+from reproduction.scores import PAPER_SCORES
 
 PROVENANCE = {
     "device": "A device <made up>",
@@ -84,7 +84,7 @@ def scores(lead: tuple[float, float], chance: Random, noise: float = 0.0008) -> 
 
 def tuned(figure: int, seeds: int = 3) -> Iterator[Line]:
     for loss in FIGURE_LOSSES[figure]:
-        for tuned_for in SCORES:
+        for tuned_for in PAPER_SCORES:
             for seed in range(seeds):
                 chance = Random(f"{figure} {loss} {tuned_for} {seed}")
                 yield {

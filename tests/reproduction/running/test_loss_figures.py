@@ -13,7 +13,7 @@ import torch
 from reproduction.results.paper_results import PaperResults
 from reproduction.results.schema import SplitScores
 from reproduction.running.studies import SearchedLoss
-from reproduction.scores import SCORES
+from reproduction.scores import PAPER_SCORES
 from tests.reproduction.running.command_line import run, typed
 from tests.reproduction.running.small import flags, lines
 from zloss_lab.evaluation import Evaluation
@@ -28,11 +28,14 @@ def test_losses_are_tested_with_the_best_settings_for_each_score(
     assert run(*asked, "--losses", "z_loss,softmax") == 0
     results = PaperResults.read(tmp_path).figure2
     assert {(one.loss, one.tuned_for, one.seed) for one in results} == {
-        (loss, score, seed) for loss in ("z_loss", "softmax") for score in SCORES for seed in (0, 1)
+        (loss, score, seed)
+        for loss in ("z_loss", "softmax")
+        for score in PAPER_SCORES
+        for seed in (0, 1)
     }
     for loss in ("z_loss", "softmax"):
         searched = SearchedLoss.read(studies, loss)
-        networks = {repr(searched.best(score).settings) for score in SCORES}
+        networks = {repr(searched.best(score).settings) for score in PAPER_SCORES}
         assert sum(len(stack) for stack in stacks if stack[0].network.head.loss == loss) == 2 * len(
             networks
         )
@@ -45,7 +48,7 @@ def test_losses_are_tested_with_the_best_settings_for_each_score(
     assert best is not None
     assert test is not None
     for recorded, evaluation in ((one.valid, best.evaluation), (one.test, test)):
-        for score in SCORES:
+        for score in PAPER_SCORES:
             assert recorded[score] == pytest.approx(
                 evaluation.score(score), rel=1e-5
             )  # six digits are kept

@@ -13,7 +13,7 @@ from reproduction.running import collecting
 from reproduction.running.sources import SettingsPlaces, SettingsSource
 from reproduction.running.stacks import TrainedNetwork
 from reproduction.running.studies import SearchedLoss
-from reproduction.scores import SCORES
+from reproduction.scores import PAPER_SCORES
 from tests.reproduction.report import made_up
 from tests.reproduction.running.command_line import run, typed
 from tests.reproduction.running.small import flags, lines, small_corpus
@@ -99,9 +99,9 @@ def test_records_give_the_choice_that_they_were_made_with(
     changes = {"training.lr": 0.5}
     for loss in FIGURE_LOSSES[figure]:
         recorded, changed = (
-            found(figure, loss, SCORES, changes=some, **places) for some in ({}, changes)
+            found(figure, loss, PAPER_SCORES, changes=some, **places) for some in ({}, changes)
         )
-        for score in SCORES:
+        for score in PAPER_SCORES:
             chosen = searched[loss].best(score)
             assert recorded.best(score) == chosen
             assert recorded.best(score).digest == chosen.digest

@@ -6,7 +6,7 @@ import pytest
 
 from reproduction.paper_figures import LOSS_TITLES
 from reproduction.running.studies import SearchedLoss
-from reproduction.scores import SCORES
+from reproduction.scores import PAPER_SCORES
 from tests.reproduction.running.command_line import run, typed
 from tests.reproduction.running.small import SEARCHED
 from zloss_lab.runs import RunError
@@ -57,7 +57,7 @@ def test_what_is_set_stands_over_named_options(corpus: Path, tmp_path: Path) -> 
     assert SearchedLoss.read(tmp_path, "softmax").best("mrr").experiment.training.epochs == 2
 
 
-@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("score", PAPER_SCORES)
 def test_the_best_is_that_of_the_score(score: str, studies: Path) -> None:
     trials = TuningStudy.open(studies / "z_loss").trials()
     sign = -1 if score == "mrr" else 1

@@ -10,7 +10,7 @@ import pytest
 
 from reproduction.running.large_texts import at_once
 from reproduction.running.large_texts import jobs as job_processes
-from reproduction.running.large_texts.jobs import Done, Failed, Job, Outcome
+from reproduction.running.large_texts.jobs import Done, Failed, Job, JobOutcome
 from reproduction.running.large_texts.training_bars import TrainingBars
 from tests.reproduction.running.command_line import run, typed
 from tests.reproduction.running.small import flags, lines
@@ -35,7 +35,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of all jobs, which are done in this process, as if each had been sent to another."""
     names: list[str] = []
 
-    def run_here(jobs: Sequence[Job], most: int, bars: TrainingBars) -> dict[str, Outcome]:
+    def run_here(jobs: Sequence[Job], most: int, bars: TrainingBars) -> dict[str, JobOutcome]:
         names.extend(job.name for job in jobs)
         sent = [pickle.loads(pickle.dumps(job)) for job in jobs]
         return {job.name: Done(job.work(lambda _: None, bars.tell)) for job in sent}
