@@ -31,6 +31,7 @@ CHECKED = (
     "docs/results.md",
     "docs/speed.md",
     "docs/testing.md",
+    "docs/words.md",
     "lab/README.md",
     "src/zloss/layers/README.md",
 )
