@@ -109,7 +109,9 @@ class CodeBase:
             ["git", "archive", revision], cwd=root, capture_output=True, check=False
         )
         if archive.returncode:
-            raise ValueError(f"cannot read {revision}: {archive.stderr.decode().strip()}")
+            raise ValueError(
+                f"name a commit of this repository: cannot read {revision}, {archive.stderr.decode().strip()}"
+            )
         with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
             return cls.from_sources(
                 {

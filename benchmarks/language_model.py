@@ -33,7 +33,8 @@ from zloss_lab.experiments import build_experiment
 from zloss_lab.inspection.trained_model import TrainedModel
 from zloss_lab.progress_bars import training_bar
 from zloss_lab.records import Record, provenance, read_records, write_records
-from zloss_lab.runs import Run
+from zloss_lab.runs import Run, is_run
+from zloss_lab.terminal import INTERRUPTED
 from zloss_lab.training import Experiment, Trainer, fit
 
 RECORDS = Path(__file__).parent / "records"
@@ -110,9 +111,8 @@ class Timed:
             "time_ms_range": [round(min(self.times_ms), 4), round(max(self.times_ms), 4)],
             "words_per_second": round(self.trainer.config.training.batch_size / median_ms * 1000),
             "epoch_steps": epoch_steps,
-            "epoch_s": round(
-                epoch_steps * median_ms / 1000, 2
-            ),  # of the steps, without validations
+            # Of the steps, without validations.
+            "epoch_s": round(epoch_steps * median_ms / 1000, 2),
             "losses": [round(loss, 4) for loss in self.losses],
         }
 
@@ -157,7 +157,7 @@ def learning(part: str, experiment: Experiment, folder: Path) -> Record:
     The scores of always predicting the most frequent words stand beside them.
     """
     with training_bar(Console()) as watch:
-        run = fit(experiment, folder, resume=(folder / "config.json").exists(), watch=watch)
+        run = fit(experiment, folder, resume=is_run(folder), watch=watch)
     validations = [line for line in run.metrics() if line["kind"] == "validation"]
     score, trained = experiment.training.score, TrainedModel.load(folder)
     return (
@@ -168,8 +168,7 @@ def learning(part: str, experiment: Experiment, folder: Path) -> Record:
             "best_step": run.best_step,
             "validation": [[line["step"], line[score]] for line in validations],
             "test": {
-                name: finite(result.to_record())
-                for name, result in trained.evaluate("test").items()
+                name: finite(result.to_record()) for name, result in trained.compare("test").items()
             },
         }
         | refactoring(run, trained)
@@ -223,9 +222,7 @@ def run(
     part: str, corpus: Path, *, plan: Plan, device: str, runs: Path, output: Path
 ) -> list[Record]:
     """Measure a part, and replace its records in the file."""
-    where = provenance(
-        torch.device(device)
-    )  # taken now, because the checkout may change before the end
+    where = provenance(torch.device(device))  # now, because the checkout may change before the end
     experiment = plan.experiment(part, corpus, device)
     records: list[Record] = []
     if part in ("ptb", "fil8"):
@@ -288,7 +285,7 @@ def main() -> int:
         )
     except KeyboardInterrupt:
         print("\nstopped; the same command continues a training run", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except ValueError as error:
         parser.error(str(error))
     for record in records:

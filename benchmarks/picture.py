@@ -79,7 +79,9 @@ def step_times(timings: Path, head: str) -> Mapping[int, float]:
             times = {classes: float(step["time_ms"]) for classes, step in steps.items() if step}
             if len(times) > 1:
                 return times
-    raise ValueError(f"no run on a GPU has {head} at several numbers of classes")
+    raise ValueError(
+        f"no run on a GPU has {head} at several numbers of classes: measure it by `zloss bench scaling --device cuda`"
+    )
 
 
 def _draw_times(axes: "Axes", timings: Path) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.code_base import TREES, CodeBase
+from benchmarks.markdown_cells import markdown_table
 from zloss_lab.records import Recordable, RecordKey, read_records_as, write_records
 
 ROOT = Path(__file__).parents[1]
@@ -101,14 +102,17 @@ def table(rows: list[Size]) -> str:
     revisions = list(dict.fromkeys(size.revision for size in rows))
     found = {(size.revision, size.tree): size for size in rows}
     trees = (*TREES, ALL)
-    lines = [f"| {' → '.join(revisions)} | {' | '.join(trees)} |", "|---|" + "---|" * len(trees)]
-    for field, label in COLUMNS.items():
-        cells = [
-            " → ".join(f"{getattr(found[revision, tree], field):,}" for revision in revisions)
-            for tree in trees
+    lines = [
+        [
+            label,
+            *(
+                " → ".join(f"{getattr(found[revision, tree], field):,}" for revision in revisions)
+                for tree in trees
+            ),
         ]
-        lines.append(f"| {label} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        for field, label in COLUMNS.items()
+    ]
+    return markdown_table((" → ".join(revisions), *trees), lines)
 
 
 def recorded_table() -> str:

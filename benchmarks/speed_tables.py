@@ -17,7 +17,7 @@ from zloss_lab.bench.output_suite import ONE_BILLION_WORD
 from zloss_lab.records import Record
 
 LARGEST = {"batch": 200, "classes": ONE_BILLION_WORD, "targets": "uniform"}
-FACTORED = ("factored",)
+FACTORED_NAMES = ("factored",)
 _GPU_SOFTMAXES = ("dense softmax, TF32", "dense softmax, TF32, compiled")
 _SIZES = (10_000, 100_000, ONE_BILLION_WORD)
 _OF_ANOTHER_RUN = (
@@ -36,7 +36,7 @@ def speed(measured: Measurements) -> str:
     growth = [_growth(measured, device) for device in DEVICES]
     rows.append(["factored Z-loss, many classes / few", *growth])
     table = markdown_table(["one step of the output layer, B = 200, H = 512", "CPU", "GPU"], rows)
-    factored = fastest(measured.latest("output", "cuda"), FACTORED, **LARGEST)
+    factored = fastest(measured.latest("output", "cuda"), FACTORED_NAMES, **LARGEST)
     last = f"| factored Z-loss, 793,471 classes | | {milliseconds(factored)} |"
     return f"{table}\n{last}\n\n{measured.source('output')}"
 
@@ -44,7 +44,7 @@ def speed(measured: Measurements) -> str:
 def _ratio(measured: Measurements, device: Device, name: str) -> str:
     """Return the ratio of a head to the factored one, both of the latest run."""
     run = measured.latest("output", device)
-    own, pace = (fastest(run, names, **LARGEST) for names in ((name,), FACTORED))
+    own, pace = (fastest(run, names, **LARGEST) for names in ((name,), FACTORED_NAMES))
     return number(ratio_to_z_loss(own, pace, device))
 
 
@@ -126,9 +126,9 @@ def profile(measured: Measurements) -> str:
             one.until("_gradient") - one.until("_losses_and_slopes")
         ),
         "the system, its series, and products beside them": lambda one: (
-            one.until("_apply") - one.of("_apply") - one.until("_gradient")
+            one.until("apply_step") - one.of("apply_step") - one.until("_gradient")
         ),
-        "change of all factors and rows": lambda one: one.of("_apply"),
+        "change of all factors and rows": lambda one: one.of("apply_step"),
         "**the whole graph**": lambda one: 1000 * one.record["time_ms"],
         "its products alone, at the speed of large ones": lambda one: (
             1000 * one.record["arithmetic_ms"]

@@ -116,10 +116,7 @@ class Timings:
 def _read(path: Path) -> BenchRun:
     if not path.exists():
         return []
-    try:
-        run = read_records(path)
-    except ValueError as error:
-        raise ValueError(f"{path} is no file of records: {error}") from error
+    run = read_records(path)
     for number, record in enumerate(run, start=1):
         if fault := _fault(record):
             raise ValueError(f"{path}, line {number}: {fault}")

@@ -73,13 +73,9 @@ def _read_lines(folder: Path, name: str, kind: type[AnyResult]) -> list[AnyResul
     path = folder / f"{name}.jsonl"
     if not path.exists():
         return []
-    try:
-        records = read_records(path)
-    except ValueError as error:
-        raise ValueError(f"{path} is no file of records: {error}") from error
     return [
         _result_of(record, name, kind, place=f"{path}, line {number}")
-        for number, record in enumerate(records, start=1)
+        for number, record in enumerate(read_records(path), start=1)
     ]
 
 

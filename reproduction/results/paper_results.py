@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from reproduction.results.comparing import (
+from reproduction.results.comparability import (
     check_equal_conditions,
     check_equal_convergence,
     check_equal_tests,

@@ -14,11 +14,10 @@ from reproduction.budgets import FIXED, is_budget_key
 from reproduction.large_text_models import CONSTANT, MODELS
 from reproduction.paper_figures import CURVE_ERRORS, FIGURE_LOSSES, PENN_TREEBANK
 from reproduction.scores import PAPER_SCORES
-from zloss_lab.evaluation import Evaluation, finite
+from zloss_lab.evaluation import Evaluation, named_scores
 from zloss_lab.records import Recordable, RecordKey
 
 Choice = tuple[Hashable, ...]
-_HALF_WIDTH = "_half_width"  # the end of names in the record of an evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,16 +42,10 @@ class SplitScores:
 
         Scores that are not finite are left out, because JSON has no infinity.
         """
-        scores: dict[str, float] = {}
-        half_widths: dict[str, float] = {}
-        for name, value in finite(evaluation.to_record()).items():
-            if value is None or name in ("examples", "population"):
-                continue
-            values = half_widths if name.endswith(_HALF_WIDTH) else scores
-            values[name.removesuffix(_HALF_WIDTH)] = float(f"{value:.6g}")
+        widths = evaluation.half_widths
         return cls(
-            scores=scores,
-            half_widths=half_widths,
+            scores=_rounded(named_scores(evaluation)),
+            half_widths={} if widths is None else _rounded(named_scores(widths)),
             examples=evaluation.examples,
             population=evaluation.population,
         )
@@ -221,6 +214,10 @@ class LargeTextResult(TrainingResult):
     def step_kind(self) -> Choice:
         """The values that decide how long a step takes; a, b and the score that it is tuned for do not."""
         return self.network, self.head, self.loss
+
+
+def _rounded(scores: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(f"{value:.6g}") for name, value in scores.items() if math.isfinite(value)}
 
 
 def _require_one_of(result: TrainingResult, name: str, allowed: Collection[str]) -> None:

@@ -13,11 +13,12 @@ from reproduction.results.schema import SweepPoint, TrainingResult, TunedResult
 from reproduction.running.chosen import CORPUS, Chosen
 from reproduction.running.ledger import Ledger
 from reproduction.running.messages import Tell
-from reproduction.running.studies import PRESET, SCORE, SearchedLoss, has_study
+from reproduction.running.studies import SCORE, SearchedLoss, has_study
 from zloss_lab.configuration import from_table, overridden
 from zloss_lab.experiments import build_table
 from zloss_lab.runs import RunError
 from zloss_lab.training import Experiment
+from zloss_lab.tuning.space import PRESET_OF_SPACES
 
 
 class SettingsSource(Protocol):
@@ -47,7 +48,7 @@ class RecordedLoss:
         """Return the settings of the records. The preset of all searches has the values that were not set."""
         recorded = self.results[score].settings
         settings = {key: value for key, value in recorded.items() if key != CORPUS}
-        table = build_table(PRESET, [overridden({}, settings)], {})
+        table = build_table(PRESET_OF_SPACES, [overridden({}, settings)], {})
         experiment = from_table(Experiment, {**table, "corpus": str(self.corpus.resolve())})
         return Chosen.of(experiment, settings).changed(self.changes)
 

@@ -16,12 +16,11 @@ from reproduction.scores import PAPER_SCORES, top
 from zloss_lab.configuration import dotted, overridden
 from zloss_lab.experiments import parse_settings
 from zloss_lab.runs import RunError
-from zloss_lab.tuning.plan import FILE, StudyPlan
-from zloss_lab.tuning.space import space_table
+from zloss_lab.tuning.plan import PLAN_FILE, StudyPlan
+from zloss_lab.tuning.space import PRESET_OF_SPACES, space_table
 from zloss_lab.tuning.study import TuningStudy
 from zloss_lab.tuning.trials import Trial, cost, ranked
 
-PRESET = "ptb"
 SCORE = top(10)  # of a search, unless a user asks for another
 
 
@@ -99,7 +98,7 @@ def search_plan(
         corpus=str(corpus.resolve()),
         space=space_table(loss),
         score=score,
-        preset=PRESET,
+        preset=PRESET_OF_SPACES,
         settings=list(settings),
         trials=trials,
         seed=seed,
@@ -126,4 +125,4 @@ def has_study(studies: Path, loss: str) -> bool:
 
 def _folders(studies: Path, loss: str) -> list[Path]:
     folders = [studies / study_name(loss, score) for score in PAPER_SCORES]
-    return [folder for folder in folders if (folder / FILE).is_file()]
+    return [folder for folder in folders if (folder / PLAN_FILE).is_file()]

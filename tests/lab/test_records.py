@@ -42,7 +42,7 @@ def test_a_damaged_line_is_named(line: bytes, tmp_path: Path) -> None:
     path.write_bytes(b'{"time_ms": 1.5}\r\n' + line + b"\n")
     with pytest.raises(
         ValueError,
-        match=r"^line 2 of .*a\.jsonl is no (JSON|record), .*: restore or delete the line$",
+        match=r"a\.jsonl is no file of records: line 2 is no (JSON|record), .*: restore or delete the line$",
     ):
         records.read_records(path)
 

@@ -19,7 +19,18 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from zloss_lab.evaluation import TOP_K
+
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for scripts")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="changes one setting; may be given several times. docs/lab.md has all keys",
+    ),
+]
+SCORE_HELP = f"top_K_error with K = {', '.join(map(str, TOP_K))}; mrr, mean_rank or perplexity"
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

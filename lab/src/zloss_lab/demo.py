@@ -16,7 +16,7 @@ from zloss_lab.experiments import build_experiment
 from zloss_lab.inspection.plotting import plot_runs
 from zloss_lab.inspection.trained_model import TrainedModel
 from zloss_lab.progress_bars import byte_bar, count_bar, training_bar
-from zloss_lab.runs import Run
+from zloss_lab.runs import Run, is_run
 from zloss_lab.score_table import evaluation_table
 from zloss_lab.terminal import print_plainly
 from zloss_lab.training import fit, resumed
@@ -32,7 +32,7 @@ def run_demo(folder: Path, console: Console) -> None:
     run = trained_run(corpus, folder / "run", console)
     model = TrainedModel.load(run.folder)
     with count_bar(console, "evaluating") as watch:
-        results = model.evaluate("test", limit=20_000, progress=watch)
+        results = model.compare("test", limit=20_000, progress=watch)
     print_plainly(console, "\nThe network and a guess by word frequency on the test split:")
     console.print(evaluation_table(results))
     print_plainly(console, "The words that the network expects next:\n")
@@ -57,7 +57,7 @@ def demo_corpus(folder: Path, console: Console) -> Corpus:
 
 def trained_run(corpus: Corpus, folder: Path, console: Console) -> Run:
     """Start the run in the folder or continue it, and return it when it has ended."""
-    is_begun = (folder / "config.json").exists()
+    is_begun = is_run(folder)
     experiment = (
         resumed(folder)
         if is_begun

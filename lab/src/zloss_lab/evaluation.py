@@ -59,7 +59,7 @@ class Evaluation:
 
     def score(self, name: str) -> float:
         """Return a score by its name: "top_10_error" and so on, "mrr", "mean_rank" or "perplexity"."""
-        scores = _named(self)
+        scores = named_scores(self)
         if name == "perplexity" and name not in scores:
             raise ValueError(
                 "no perplexity: the head ranks words and gives them no probabilities; use another score"
@@ -69,10 +69,12 @@ class Evaluation:
 
     def to_record(self) -> dict[str, float | int]:
         """Return a flat mapping of the scores by name. For a sample it has half-widths as `<name>_half_width`."""
-        widths = {} if self.half_widths is None else _named(self.half_widths)
+        widths = {} if self.half_widths is None else named_scores(self.half_widths)
         counts: dict[str, float | int] = {"examples": self.examples, "population": self.population}
         return (
-            _named(self) | {f"{name}_half_width": width for name, width in widths.items()} | counts
+            named_scores(self)
+            | {f"{name}_half_width": width for name, width in widths.items()}
+            | counts
         )
 
     @classmethod
@@ -133,7 +135,8 @@ def finite(record: Mapping[str, float]) -> dict[str, float | None]:
     return {name: value if math.isfinite(value) else None for name, value in record.items()}
 
 
-def _named(scores: Evaluation | HalfWidths) -> dict[str, float]:
+def named_scores(scores: Evaluation | HalfWidths) -> dict[str, float]:
+    """Return scores, or their half-widths, by the names of `SCORES`. A head without probabilities has no perplexity."""
     named = {f"top_{k}_error": value for k, value in scores.top_k_error.items()}
     named |= {"mrr": scores.mean_reciprocal_rank, "mean_rank": scores.mean_rank}
     return named if scores.perplexity is None else named | {"perplexity": scores.perplexity}

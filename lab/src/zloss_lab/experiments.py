@@ -12,15 +12,16 @@ from typing import Any
 from zloss.names import check_name
 from zloss_lab.configuration import ConfigError, from_table, overridden, to_table
 from zloss_lab.networks import NetworkConfig
+from zloss_lab.toml_tables import named_table, read_toml, table_names
 from zloss_lab.training import Experiment
 
 DEFAULT_PRESET = "small"
+_PRESETS = resources.files("zloss_lab").joinpath("presets")
 
 
 def preset_names() -> list[str]:
     """Return the names of the presets of the lab."""
-    files = resources.files("zloss_lab").joinpath("presets").iterdir()
-    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+    return table_names(_PRESETS)
 
 
 def preset(name: str) -> dict[str, Any]:
@@ -29,9 +30,7 @@ def preset(name: str) -> dict[str, Any]:
         check_name("preset", name, preset_names())
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    return tomllib.loads(
-        resources.files("zloss_lab").joinpath("presets", f"{name}.toml").read_text(encoding="utf-8")
-    )
+    return named_table(_PRESETS, name)
 
 
 def preset_network(name: str) -> NetworkConfig:
@@ -41,15 +40,6 @@ def preset_network(name: str) -> NetworkConfig:
     (5120, 2048, 2048, 512)
     """
     return build_experiment("", preset_name=name).network
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """Return the table of a TOML file."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{path} cannot be read as TOML: {reason}") from error
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def write_records(path: Path, records: Iterable[Record | Recordable]) -> None:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Return all records of a file as JSON objects, in their order."""
+    """Return all records of a file as JSON objects, in their order. `ValueError` names a line that cannot be read."""
     return [
         _read_line(path, number, line)
         for number, line in enumerate(path.read_bytes().splitlines(), start=1)
@@ -134,11 +134,12 @@ def _read_line(path: Path, number: int, line: bytes) -> Record:
     # ValueError: bytes that are not UTF-8, or a number with too many digits. RecursionError: nested too deep.
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"line {number} of {path} is no JSON, {error}: restore or delete the line"
+            f"{path} is no file of records: line {number} is no JSON, {error}: restore or delete the line"
         ) from error
     if not isinstance(record, dict):
         raise ValueError(
-            f"line {number} of {path} is no record, {line[:40].decode()}: restore or delete the line"
+            f"{path} is no file of records: line {number} is no record, {line[:40].decode()}: "
+            "restore or delete the line"
         )
     return record
 

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from zloss_lab.durable import is_full_disk, is_partial, locked, new_folder, sync, tidied, write_file
 
+CONFIG = "config.json"
 _TENSORS, _STATE = "tensors.safetensors", "state.json"
 
 
@@ -54,7 +55,7 @@ class Run:
         """Write the config of a new run. An existing run is never overwritten."""
         self.require_new()
         with self._explained("the config"):
-            write_file(self.folder / "config.json", json.dumps(config, indent=2) + "\n")
+            write_file(self.folder / CONFIG, json.dumps(config, indent=2) + "\n")
         return self
 
     def require_new(self) -> None:
@@ -71,14 +72,16 @@ class Run:
     @classmethod
     def open(cls, folder: Path) -> "Run":
         """Return the run in a folder, which must exist."""
-        if not (folder / "config.json").is_file():
-            raise RunError(f"{folder} is not a run: there is no config.json in it")
+        if not is_run(folder):
+            raise RunError(
+                f"{folder} is not a run: there is no {CONFIG} in it; name a folder that `zloss train` has made"
+            )
         return cls(folder)
 
     @property
     def config(self) -> dict[str, Any]:
         """The table of the configuration."""
-        return _read_json(self.folder / "config.json")
+        return _read_json(self.folder / CONFIG)
 
     # ---- metrics -----------------------------------------------------------------------------------------------------
 
@@ -252,6 +255,11 @@ class Run:
             raise RunError(
                 f"{what} of {self.folder} could not be written, {reason}{rest}"
             ) from error
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder has a run, which may have been interrupted."""
+    return (folder / CONFIG).is_file()
 
 
 def _is_metrics(record: Any) -> bool:

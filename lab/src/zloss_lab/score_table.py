@@ -4,7 +4,7 @@ import math
 
 from rich.table import Table
 
-from zloss_lab.evaluation import Evaluation
+from zloss_lab.evaluation import Evaluation, named_scores
 
 _IN_A_LINE = ("top 1 error", "top 10 error", "mrr", "perplexity")
 
@@ -22,16 +22,13 @@ def evaluation_table(results: dict[str, Evaluation]) -> Table:
 
 def formatted(result: Evaluation, *, with_widths: bool = True) -> dict[str, str]:
     """Return the scores of an evaluation as text by name; a score of a sample has the half-width of its interval."""
-    record = result.to_record()
+    widths = named_scores(result.half_widths) if with_widths and result.half_widths else {}
     cells = {}
-    for name in (*(f"top_{k}_error" for k in result.top_k_error), "mrr", "mean_rank", "perplexity"):
-        if name in record:
-            is_finite = math.isfinite(record[name])  # an infinite score has no interval
-            width = record.get(f"{name}_half_width") if with_widths and is_finite else None
-            style = ".1%" if name.endswith("error") else ".3f" if name == "mrr" else ",.1f"
-            cells[name.replace("_", " ")] = f"{record[name]:{style}}" + (
-                "" if width is None else f" ± {width:{style}}"
-            )
+    for name, score in named_scores(result).items():
+        style = ".1%" if name.endswith("error") else ".3f" if name == "mrr" else ",.1f"
+        has_width = name in widths and math.isfinite(score)  # an infinite score has no interval
+        width = f" ± {widths[name]:{style}}" if has_width else ""
+        cells[name.replace("_", " ")] = f"{score:{style}}{width}"
     return cells
 
 

@@ -1,16 +1,18 @@
-"""Shared parts of command lines: two consoles, lists of numbers, and the end after a user's mistake or Ctrl-C."""
+"""Shared parts of command lines: consoles, lists of numbers and names, and the end after a mistake or Ctrl-C."""
 
 import io
 import math
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn, TypeVar
 
 import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from zloss.names import check_name
 
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
@@ -40,6 +42,18 @@ def positive_numbers(option: str, text: str, kind: type[Number]) -> list[Number]
         wanted = "whole numbers from 1 on" if kind is int else "numbers above 0"
         raise ValueError(f"--{option} must be {wanted}, separated by commas, got {text!r}")
     return numbers
+
+
+def listed_names(kind: str, text: str, known: Collection[str]) -> list[str]:
+    """Return the names of an option that takes names separated by commas, each once. An unknown one is refused.
+
+    >>> listed_names("head", "dense, factored,dense", ["dense", "factored", "gram"])
+    ['dense', 'factored']
+    """
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        check_name(kind, name, known)
+    return list(dict.fromkeys(names))
 
 
 def rows_table(rows: list[dict[str, Any]]) -> Table:

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from reproduction.paper_figures import CURVE_ERRORS, FIGURE_LOSSES
-from reproduction.running.commands.options import FigureOptions, Losses, Scores, listed_names
+from reproduction.running.commands.options import FigureOptions, Losses, Scores, all_or_listed
 from reproduction.running.loss_figures import LossFigure, collect_losses
 from reproduction.running.parameter_figures import (
     OTHER_B,
@@ -45,8 +45,8 @@ def figure5(losses: Losses = None, scores: Scores = None, *, options: FigureOpti
 def _compare(
     figure: LossFigure, options: FigureOptions, losses: str | None, scores: str | None
 ) -> None:
-    compared = listed_names(losses, FIGURE_LOSSES[figure], f"loss of figure {figure}")
-    tuned_for = listed_names(scores, PAPER_SCORES, "score")
+    compared = all_or_listed(f"loss of figure {figure}", losses, FIGURE_LOSSES[figure])
+    tuned_for = all_or_listed("score", scores, PAPER_SCORES)
     sources = options.find_settings(figure, compared, tuned_for)
     options.make(lambda collector: collect_losses(figure, sources, tuned_for, collector))
 

@@ -11,8 +11,9 @@ from reproduction.running.collecting import Collector
 from reproduction.running.commands.making import make_records, show
 from reproduction.running.sources import SettingsPlaces, SettingsSource
 from reproduction.scores import PAPER_SCORES
-from zloss.names import check_name
+from zloss_lab.command_options import Settings
 from zloss_lab.experiments import DEFAULT_PRESET, build_table, parse_settings
+from zloss_lab.terminal import listed_names
 
 STUDIES, RECORDS = Path("studies/ptb"), Path("reproduction/records")
 
@@ -25,14 +26,6 @@ Studies = Annotated[
 Records = Annotated[Path, typer.Option(help="folder for the records")]
 DeviceName = Annotated[
     str | None, typer.Option("--device", help="auto, cpu or cuda", show_default="auto")
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="a setting over all others; may be repeated. docs/lab.md lists all keys",
-    ),
 ]
 Losses = Annotated[str | None, typer.Option(help="separated by commas", show_default="all")]
 Scores = Annotated[
@@ -105,9 +98,6 @@ def changed_settings(
     return changes
 
 
-def listed_names(text: str | None, known: Sequence[str], kind: str) -> list[str]:
+def all_or_listed(kind: str, text: str | None, known: Sequence[str]) -> list[str]:
     """Return the names of a list that is separated by commas, or all known names if there is no list."""
-    names = list(known) if text is None else [name.strip() for name in text.split(",")]
-    for name in names:
-        check_name(kind, name, known)
-    return list(dict.fromkeys(names))
+    return list(known) if text is None else listed_names(kind, text, known)

@@ -12,16 +12,15 @@ from reproduction.running.commands.options import (
     STUDIES,
     DeviceName,
     Losses,
-    Settings,
     Studies,
+    all_or_listed,
     changed_settings,
-    listed_names,
 )
 from reproduction.running.stacks import fitting
 from reproduction.running.studies import SCORE, search_plan, study_name
 from reproduction.scores import PAPER_SCORES
-from zloss_lab.command_options import with_options
-from zloss_lab.terminal import console
+from zloss_lab.command_options import Settings, with_options
+from zloss_lab.terminal import console, listed_names
 from zloss_lab.tuning.evaluators import Together
 from zloss_lab.tuning.plan import StudyPlan
 from zloss_lab.tuning.study import TuningStudy
@@ -83,8 +82,8 @@ def search(
     """
     chosen = [
         (loss, score)
-        for loss in listed_names(losses, tuple(LOSS_TITLES), "loss")
-        for score in listed_names(scores, PAPER_SCORES, "score")
+        for loss in all_or_listed("loss", losses, tuple(LOSS_TITLES))
+        for score in listed_names("score", scores, PAPER_SCORES)
     ]
     with resumable():
         for loss, score in chosen:

@@ -12,15 +12,14 @@ from reproduction.budgets import Budget
 from reproduction.large_text_models import MODELS
 from reproduction.running.commands.options import (
     DeviceName,
-    Settings,
     changed_settings,
-    listed_names,
 )
 from reproduction.running.large_texts.chosen_models import DEFAULT_MODELS
 from reproduction.running.large_texts.run_folders import LargeTextRuns
 from reproduction.running.large_texts.text import RatesToTry
+from zloss_lab.command_options import Settings
 from zloss_lab.runs import RunError
-from zloss_lab.terminal import positive_numbers
+from zloss_lab.terminal import listed_names, positive_numbers
 
 _TRIED_SHARE = 0.1  # of the budget, for each learning rate
 _BUDGETS = "--budget SECONDS, --epochs N or --converged"
@@ -61,7 +60,7 @@ class TextOptions:
         """Return the keys of the models."""
         if self.models is None:
             return DEFAULT_MODELS
-        return listed_names(self.models, tuple(MODELS), "model")
+        return listed_names("model", self.models, MODELS)
 
     def changes(self) -> dict[str, Any]:
         """Return the settings of the user, and refuse settings that the budget decides."""

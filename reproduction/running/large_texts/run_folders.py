@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zloss_lab.durable import locked
-from zloss_lab.runs import Run
+from zloss_lab.runs import Run, is_run
 from zloss_lab.training import Experiment, TrainingWatcher, fit
 
 _LOOK_EVERY_S = 0.2  # for the end of other processes
@@ -32,9 +32,8 @@ class LargeTextRuns:
 
     def train(self, experiment: Experiment, run: Path, watch: TrainingWatcher | None) -> Run:
         """Begin the run of an experiment, or go on with it."""
-        is_begun = (run / "config.json").exists()
         gc.collect()  # the network of the run before may be large, and it refers to itself
-        return fit(experiment, run, resume=is_begun, watch=watch)
+        return fit(experiment, run, resume=is_run(run), watch=watch)
 
     def note_sharing(self, run: Path) -> None:
         """Mark a run that shares its device. The mark stays, even if the run goes on alone later."""

@@ -71,8 +71,7 @@ def _result(text: LargeText, model: str, run: Run, shared: dict[str, Any]) -> La
     """Test the network of a run, and return its result."""
     trained = TrainedModel.load(run.folder)
     valid, test = (
-        SplitScores.of(trained.evaluate(split, limit=text.sample)["this run"])
-        for split in ("valid", "test")
+        SplitScores.of(trained.evaluate(split, limit=text.sample)) for split in ("valid", "test")
     )
     head = trained.experiment.network.head
     return LargeTextResult(

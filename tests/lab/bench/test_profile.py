@@ -25,7 +25,7 @@ def test_a_profile_has_the_launches_of_a_step(
     for record in records:
         assert record.keys() >= FIELDS
         names = [launch["name"] for launch in record["launches"]]
-        assert {"_gather", "_reduce", "_gradient", "_apply", "product"} <= set(names)
-        assert names[-1] == "_apply"
+        assert {"_gather", "_reduce", "_gradient", "apply_step", "product"} <= set(names)
+        assert names[-1] == "apply_step"
         assert 0 < record["arithmetic_ms"] < record["time_ms"]
-    assert "_apply" in capsys.readouterr().out
+    assert "apply_step" in capsys.readouterr().out

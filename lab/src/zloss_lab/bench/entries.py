@@ -1,13 +1,12 @@
 """The heads that are measured, by name. A new entry here is known to every suite that measures heads."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 
 import zloss
-from zloss.names import check_name
 from zloss_lab.bench.peers import PEERS
 
 ProductPrecision = Literal["float32", "tf32", "bf16"]
@@ -47,9 +46,8 @@ class HeadEntry:
     lr: float = 0.1
     sees_frequency: bool = False  # whether it is faster if some classes are frequent
     is_gpu_only: bool = False
-    is_capturable: bool = (
-        True  # whether a CUDA graph can hold its step: it must not wait for the device
-    )
+    # Whether a CUDA graph can hold its step. Such a step must not wait for the device.
+    is_capturable: bool = True
     is_estimate: bool = False  # whether its loss is an estimate from samples
     copies: float = 3.0
     logits: float = 3.0
@@ -92,7 +90,7 @@ class HeadEntry:
         return int(4 * classes * (self.copies * hidden + self.logits * batch))
 
 
-def _softmax(name: str) -> dict[str, str]:
+def _softmax_option(name: str) -> dict[str, str]:
     return {"softmax": name}
 
 
@@ -132,13 +130,13 @@ ENTRIES = {
         HeadEntry(
             key="lce-tuned",
             name="dense softmax, linear_cross_entropy, tuned",
-            options=_softmax("linear_cross_entropy"),
+            options=_softmax_option("linear_cross_entropy"),
             tuning="tuned",
         ),
         HeadEntry(
             key="lce-tuned-tf32",
             name="dense softmax, linear_cross_entropy, tuned, TF32",
-            options=_softmax("linear_cross_entropy"),
+            options=_softmax_option("linear_cross_entropy"),
             tuning="tuned",
             precision="tf32",
             is_gpu_only=True,
@@ -147,7 +145,7 @@ ENTRIES = {
         HeadEntry(
             key="liger",
             name="dense softmax, Liger, TF32, default",
-            options=_softmax("liger"),
+            options=_softmax_option("liger"),
             precision="tf32",
             is_capturable=False,
         ),
@@ -162,14 +160,14 @@ ENTRIES = {
         HeadEntry(
             key="cce",
             name="dense softmax, CCE, bf16",
-            options=_softmax("cut_cross_entropy"),
+            options=_softmax_option("cut_cross_entropy"),
             precision="bf16",
             is_capturable=False,
         ),
         HeadEntry(
             key="cce-exact",
             name="dense softmax, CCE exact, bf16",
-            options=_softmax("cut_cross_entropy_exact"),
+            options=_softmax_option("cut_cross_entropy_exact"),
             precision="bf16",
             is_capturable=False,
         ),
@@ -212,10 +210,3 @@ ENTRIES = {
     )
 }
 FACTORED = ENTRIES["factored"]
-
-
-def entries_of(keys: Sequence[str]) -> list[HeadEntry]:
-    """Return the entries of these keys. `ValueError` for an unknown key."""
-    for key in keys:
-        check_name("head", key, ENTRIES)
-    return [ENTRIES[key] for key in keys]

@@ -16,7 +16,7 @@ from torch import Tensor
 from zloss_lab.bench.cases import Case
 from zloss_lab.bench.entries import FACTORED, HeadEntry
 from zloss_lab.bench.gate import CLASSES, HIDDEN, STEPS, batch_size, require
-from zloss_lab.bench.output_suite import HeadCase, launches
+from zloss_lab.bench.output_suite import HeadCase, possible_launches
 from zloss_lab.bench.random_inputs import SEED, zipf_tokens
 from zloss_lab.bench.steps import Launch, TrainingStep, launched, products_of
 from zloss_lab.bench.timing import Work
@@ -161,5 +161,5 @@ def model_cases(
         )
         for network in networks
         for entry in entries
-        for way in launches(entry, device, launch)
+        for way in possible_launches(entry, device, launch)
     ]

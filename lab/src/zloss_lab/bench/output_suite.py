@@ -107,7 +107,7 @@ class ScalingCase(LayerCase):
         return self.batch, self.hidden
 
 
-def launches(entry: HeadEntry, device: torch.device, only: Launch | None) -> list[Launch]:
+def possible_launches(entry: HeadEntry, device: torch.device, only: Launch | None) -> list[Launch]:
     """Return the ways to launch steps of an entry on a device, or `only` one of them."""
     can_be_captured = device.type == "cuda" and entry.is_capturable
     possible: list[Launch] = ["eager", "graph"] if can_be_captured else ["eager"]
@@ -136,7 +136,7 @@ def output_cases(
         for count in classes
         for batch in batches
         for targets in ([law] if law else _laws(entry))
-        for way in launches(entry, device, launch)
+        for way in possible_launches(entry, device, launch)
     ]
 
 
@@ -156,7 +156,7 @@ def scaling_cases(
         for batch in batches
         for width in hidden
         for count in classes
-        for way in launches(entry, device, launch)
+        for way in possible_launches(entry, device, launch)
     ]
 
 

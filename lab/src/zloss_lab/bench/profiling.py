@@ -119,7 +119,7 @@ def graph_us(launches: Sequence[Event]) -> float:
 
     The copy of the inputs is left out, because a profiler makes the graph wait after it.
 
-    >>> graph_us([("copy of the inputs", 0.0, 2.0), ("_gather", 90.0, 4.0), ("_apply", 150.0, 10.0)])
+    >>> graph_us([("copy of the inputs", 0.0, 2.0), ("_gather", 90.0, 4.0), ("apply_step", 150.0, 10.0)])
     70.0
     """
     own = [(start, start + length) for name, start, length in launches if name != _COPY]
@@ -129,8 +129,8 @@ def graph_us(launches: Sequence[Event]) -> float:
 def readable(name: str) -> str:
     """Return a readable name of a launch: its kind if it is known, else its name without template arguments.
 
-    >>> readable("sm90_xmma_gemm_f64f64_f64f64_f64_nn_n_tilesize32x32x32"), readable("_apply")
-    ('product', '_apply')
+    >>> readable("sm90_xmma_gemm_f64f64_f64f64_f64_nn_n_tilesize32x32x32"), readable("apply_step")
+    ('product', 'apply_step')
     """
     for part, kind in _KINDS.items():
         if part in name:

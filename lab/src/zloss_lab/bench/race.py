@@ -18,7 +18,7 @@ from zloss_lab.bench.gate import WrongResultError
 from zloss_lab.bench.memory import cpu_peak_bytes, gpu_peak, release, room_bytes
 from zloss_lab.bench.provenance import provenance_with_peers
 from zloss_lab.bench.random_inputs import SEED
-from zloss_lab.bench.timing import LONG_MS, TimedWork, ratio
+from zloss_lab.bench.timing import LONG_MS, TimedWork, median_ratio
 from zloss_lab.records import Record, write_records
 
 # Called with the name of the running case, the number of cases done and the number of all cases.
@@ -182,7 +182,9 @@ class Race:
         record |= case.results(record["time_ms"])
         pacesetter = self._pacesetter(case)
         if pacesetter in heat.runners:
-            record["ratio_to_factored"] = ratio(runner.times_ms, heat.runners[pacesetter].times_ms)
+            record["ratio_to_factored"] = median_ratio(
+                runner.times_ms, heat.runners[pacesetter].times_ms
+            )
         self.journal.add(self.places[case], record)
 
     def _default_turns(self, heat: Heat) -> int:

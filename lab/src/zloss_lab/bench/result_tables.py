@@ -23,10 +23,7 @@ def read_all(files: Iterable[Path]) -> list[Record]:
     """Return the records of all files. `ValueError` for a file with other records or none."""
     records = []
     for file in files:
-        try:
-            found = read_records(file)
-        except ValueError as error:
-            raise ValueError(f"{file} is no file of records: {error}") from error
+        found = read_records(file)
         if not found or not all(record.keys() >= _KEYS for record in found):
             raise ValueError(f"{file} has no records of a benchmark, or not only those")
         records += found

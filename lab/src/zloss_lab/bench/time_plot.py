@@ -12,7 +12,7 @@ _COLOURS, _MARKERS = 10, "osvD^x"
 _SYMBOLS = {"suite": "", "device": "", "batch": "B = ", "hidden": "H = "}
 
 
-def plot(records: Sequence[Record], output: Path) -> None:
+def plot_times(records: Sequence[Record], output: Path) -> None:
     """Draw the time of a step against the number of classes in a PNG: logarithmic axes, a line per head and size."""
     if output.suffix.lower() != ".png":
         raise ValueError(f"the picture is a PNG: name {output} so, such as times.png")

@@ -103,7 +103,7 @@ def time_statistics(times_ms: Sequence[float], burst: int) -> Record:
     }
 
 
-def ratio(times_ms: Sequence[float], pace_ms: Sequence[float]) -> float | None:
+def median_ratio(times_ms: Sequence[float], pace_ms: Sequence[float]) -> float | None:
     """Return the median of the ratios turn by turn, so that a slow minute of the machine affects both."""
     ratios = [own / pace for own, pace in zip(times_ms, pace_ms, strict=False)]
     return round(statistics.median(ratios), 4) if ratios else None

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from zloss.names import check_name
 from zloss_lab.bench.cases import Case
 from zloss_lab.bench.data_suite import data_cases
 from zloss_lab.bench.eval_suite import EVAL_HEADS, eval_cases
@@ -25,7 +24,7 @@ from zloss_lab.bench.profiling import profiled_case
 from zloss_lab.bench.provenance import provenance_with_peers
 from zloss_lab.bench.race import Journal, Race, RaceWatcher
 from zloss_lab.bench.result_tables import launches_table, read_all, tables
-from zloss_lab.bench.time_plot import plot
+from zloss_lab.bench.time_plot import plot_times
 from zloss_lab.command_options import AsJson, with_options
 from zloss_lab.commands.bench_options import (
     Batches,
@@ -37,8 +36,8 @@ from zloss_lab.commands.bench_options import (
     PlaceOptions,
     RaceOptions,
     StepOptions,
+    all_or_listed,
     head_entries,
-    names_of,
     target_law,
     trunk_precision,
 )
@@ -107,11 +106,8 @@ def model(
     options: StepOptions,
 ) -> None:
     """Measure one training step of a whole network of the paper, and the time of an epoch of One Billion Word."""
-    names = names_of(networks, tuple(preset_names()))
-    for name in names:
-        check_name("network", name, preset_names())
     cases = model_cases(
-        names,
+        all_or_listed("network", networks, preset_names()),
         head_entries(heads),
         batch=batch,
         classes=classes,
@@ -165,9 +161,9 @@ def evaluation(
     _race(cases, options)
 
 
-@bench.command("data")
+@bench.command()
 @with_options
-def preparation(
+def data(
     words: Annotated[int, typer.Option(min=1000, help="words of the made-up text")] = 2_000_000,
     batch: Annotated[int, typer.Option(min=1, help="number of examples")] = 200,
     classes: ClassCount = ONE_BILLION_WORD,
@@ -178,9 +174,9 @@ def preparation(
     _race(data_cases(words=words, batch=batch, classes=classes), options)
 
 
-@bench.command("profile")
+@bench.command()
 @with_options
-def launches(
+def profile(
     batch: Batches = "200,1000",
     hidden: HiddenSize = 512,
     classes: ClassCount = ONE_BILLION_WORD,
@@ -223,7 +219,7 @@ def show(
     else:
         _print_tables(records)
     if picture is not None:
-        plot(records, picture)
+        plot_times(records, picture)
         print_plainly(errors, f"wrote {picture}")
 
 

@@ -1,5 +1,6 @@
 """Options of the commands `zloss bench`, and the values that their texts stand for."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, get_args
@@ -8,11 +9,12 @@ import torch
 import typer
 
 from zloss.names import check_name
-from zloss_lab.bench.entries import ENTRIES, HeadEntry, entries_of
+from zloss_lab.bench.entries import ENTRIES, HeadEntry
 from zloss_lab.bench.race import Conditions
 from zloss_lab.bench.random_inputs import Law
 from zloss_lab.bench.steps import Launch
 from zloss_lab.networks import TrunkPrecision
+from zloss_lab.terminal import listed_names
 from zloss_lab.training import device_of
 
 Heads = Annotated[
@@ -90,12 +92,12 @@ class StepOptions(RaceOptions):
 
 def head_entries(heads: str) -> list[HeadEntry]:
     """Return the entries of heads that are separated by commas."""
-    return entries_of(names_of(heads, tuple(ENTRIES)))
+    return [ENTRIES[key] for key in all_or_listed("head", heads, ENTRIES)]
 
 
-def names_of(text: str, everything: tuple[str, ...]) -> tuple[str, ...]:
-    """Return names that are separated by commas, or everything for "all"."""
-    return everything if text == "all" else tuple(name.strip() for name in text.split(","))
+def all_or_listed(kind: str, text: str, known: Collection[str]) -> list[str]:
+    """Return names that are separated by commas, or all known names for "all"."""
+    return list(known) if text == "all" else listed_names(kind, text, known)
 
 
 def target_law(text: str | None) -> Law | None:

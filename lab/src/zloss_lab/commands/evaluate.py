@@ -32,7 +32,7 @@ def evaluate(
     """
     model = TrainedModel.load(folder)
     with count_bar(errors, "examples") as watch:
-        results = model.evaluate(split, limit=limit, progress=watch)
+        results = model.compare(split, limit=limit, progress=watch)
     if as_json:
         print(json.dumps({name: finite(result.to_record()) for name, result in results.items()}))
     else:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from zloss_lab.command_options import AsJson
+from zloss_lab.command_options import SCORE_HELP, AsJson
 from zloss_lab.inspection.plotting import plot_runs
 from zloss_lab.inspection.run_table import readable_runs, runs_table
 from zloss_lab.terminal import console, errors, print_plainly
@@ -32,12 +32,7 @@ def plot(
     output: Annotated[
         Path, typer.Option("--to", help="the file to write, .png, .svg or .pdf")
     ] = Path("runs.png"),
-    metric: Annotated[
-        str,
-        typer.Option(
-            help="top_K_error with K = 1, 5, 10, 20, 50, 100; mrr, mean_rank or perplexity"
-        ),
-    ] = "top_10_error",
+    metric: Annotated[str, typer.Option(help=SCORE_HELP)] = "top_10_error",
 ) -> None:
     """Plot validation curves of runs. Folders that cannot be read are named, with exit code 1."""
     found, faults = readable_runs(folders)

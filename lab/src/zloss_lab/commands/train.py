@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from zloss_lab.command_options import given_options, with_options
+from zloss_lab.command_options import Settings, given_options, with_options
 from zloss_lab.experiments import DEFAULT_PRESET, build_experiment, preset_names
 from zloss_lab.inspection.run_table import run_row, runs_table
 from zloss_lab.progress_bars import training_bar
-from zloss_lab.runs import Run, RunError
+from zloss_lab.runs import CONFIG, Run, RunError
 from zloss_lab.terminal import INTERRUPTED, console, errors, print_plainly
 from zloss_lab.training import Experiment, fit, resumed
 
@@ -31,14 +31,7 @@ class NewRunOptions:
     config: Annotated[
         Path | None, typer.Option(help="a TOML file that changes settings of the preset")
     ] = None
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="changes one setting; may be given several times. docs/lab.md has all keys",
-        ),
-    ] = None
+    settings: Settings = None
 
 
 @with_options
@@ -70,7 +63,7 @@ def train(
 def _resumed(folder: Path, options: NewRunOptions) -> Experiment:
     if ignored := given_options(options):
         raise RunError(
-            f"--resume goes on with the config that the run has, in {folder / 'config.json'}: leave out "
+            f"--resume goes on with the config that the run has, in {folder / CONFIG}: leave out "
             f"{' and '.join(ignored)}, or start a new run in another folder"
         )
     return resumed(folder)

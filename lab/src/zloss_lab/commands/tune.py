@@ -13,16 +13,16 @@ import typer
 from rich.console import Console
 
 from zloss.names import check_name
-from zloss_lab.command_options import AsJson, given_options, with_options
+from zloss_lab.command_options import SCORE_HELP, AsJson, given_options, with_options
 from zloss_lab.durable import write_file
-from zloss_lab.evaluation import SCORES, TOP_K
+from zloss_lab.evaluation import SCORES
 from zloss_lab.experiments import preset_names
 from zloss_lab.runs import RunError
 from zloss_lab.terminal import INTERRUPTED, console, errors, print_plainly
 from zloss_lab.tuning.evaluators import Evaluator, OneByOne, Together
-from zloss_lab.tuning.plan import StudyPlan
+from zloss_lab.tuning.plan import PLAN_FILE, StudyPlan
 from zloss_lab.tuning.recipe import train_command, train_config
-from zloss_lab.tuning.space import space_names, space_table
+from zloss_lab.tuning.space import PRESET_OF_SPACES, space_names, space_table
 from zloss_lab.tuning.study import TuningStudy
 from zloss_lab.tuning.study_display import (
     shown,
@@ -36,7 +36,6 @@ from zloss_lab.tuning.transfer import transfers
 from zloss_lab.tuning.trial_storage import independent_of_place
 from zloss_lab.tuning.trials import Trial, ranked
 
-PRESET_OF_SPACES = "ptb"  # the preset that the lab's own spaces are made for
 DEFAULT_SCORE = "top_10_error"
 DEFAULT_TRIALS = 100
 _WIDTH_WITHOUT_SCREEN = 160  # characters of a line in a file
@@ -48,10 +47,9 @@ tune = typer.Typer(
 )
 
 Folder = Annotated[Path, typer.Argument(help="folder of the study")]
-_SCORE_HELP = f"top_K_error with K = {', '.join(map(str, TOP_K))}; mrr, mean_rank or perplexity"
-Score = Annotated[str | None, typer.Option(help=_SCORE_HELP, show_default="the score of the study")]
+Score = Annotated[str | None, typer.Option(help=SCORE_HELP, show_default="the score of the study")]
 OneScore = Annotated[
-    str | None, typer.Option("--score", help=_SCORE_HELP, show_default="all scores")
+    str | None, typer.Option("--score", help=SCORE_HELP, show_default="all scores")
 ]
 
 
@@ -69,7 +67,7 @@ class StudyOptions:
     score: Annotated[
         str | None,
         typer.Option(
-            help=f"score to improve on the validation split: {_SCORE_HELP}; mrr is maximized, others minimized",
+            help=f"score to improve on the validation split: {SCORE_HELP}; mrr is maximized, others minimized",
             show_default=DEFAULT_SCORE,
         ),
     ] = None
@@ -238,7 +236,7 @@ def _resumed(folder: Path, options: StudyOptions, trials: int | None) -> StudyPl
     plan = StudyPlan.read(folder)
     if ignored := given_options(options):
         raise RunError(
-            f"--resume continues the study by its plan in {folder / 'study.json'}: leave out "
+            f"--resume continues the study by its plan in {folder / PLAN_FILE}: leave out "
             f"{' and '.join(ignored)}, or begin a new study in another folder"
         )
     return plan if trials is None else dataclasses.replace(plan, trials=trials)
@@ -274,5 +272,8 @@ def _print_trials(study: TuningStudy, trials: Sequence[Trial], score: str) -> No
 def _best(study: TuningStudy, score: str) -> Trial:
     judged = ranked(study.trials(), score)
     if not judged:
-        raise RunError(f"no trial of {study.folder} has been judged by {score} yet")
+        raise RunError(
+            f"no trial of {study.folder} has been judged by {score} yet: go on with "
+            f"`zloss tune run {quote(str(study.folder))} --resume`"
+        )
     return judged[0]

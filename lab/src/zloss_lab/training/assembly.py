@@ -6,7 +6,7 @@ from torch.optim import Optimizer
 from zloss_lab.corpora import Corpus, MissingCorpusError
 from zloss_lab.networks import NgramNetwork
 from zloss_lab.ngrams import NgramBatches
-from zloss_lab.runs import Run, RunCheckpoint, RunError
+from zloss_lab.runs import CONFIG, Run, RunCheckpoint, RunError
 from zloss_lab.training.experiment import Experiment
 from zloss_lab.training.state import with_prefix
 
@@ -39,7 +39,7 @@ def open_corpus(config: Experiment, run: Run) -> Corpus:
     try:
         return Corpus.open(config.corpus)
     except MissingCorpusError as error:
-        noted = run.folder / "config.json"
+        noted = run.folder / CONFIG
         if not noted.exists():
             raise
         raise MissingCorpusError(

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from zloss_lab.configuration import ConfigError, differing, from_table, to_table
-from zloss_lab.runs import Run, RunError
+from zloss_lab.runs import CONFIG, Run, RunError
 from zloss_lab.training.experiment import Experiment
 from zloss_lab.training.progress import TrainingWatcher
 from zloss_lab.training.trainer import Trainer
@@ -60,7 +60,7 @@ def resumed(folder: Path) -> Experiment:
     try:
         return from_table(Experiment, run.config)
     except ConfigError as error:
-        raise ConfigError(f"{folder / 'config.json'}: {error}") from error
+        raise ConfigError(f"{folder / CONFIG}: {error}") from error
 
 
 def _require_continued(config: Experiment, run: Run) -> None:
@@ -73,6 +73,6 @@ def _require_continued(config: Experiment, run: Run) -> None:
         if key not in _CHANGEABLE:
             may = ", ".join(name.rpartition(".")[2] for name in _CHANGEABLE)
             raise RunError(
-                f"{key} in {run.folder / 'config.json'} is {json.dumps(new)}, and the run was trained with "
+                f"{key} in {run.folder / CONFIG} is {json.dumps(new)}, and the run was trained with "
                 f"{json.dumps(old)}: change it back, or start a new run (these may be changed: {may})"
             )

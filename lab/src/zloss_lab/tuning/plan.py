@@ -31,7 +31,7 @@ from zloss_lab.runs import RunError
 from zloss_lab.training import Experiment, batches_of, device_of
 from zloss_lab.tuning.space import Space
 
-FILE = "study.json"
+PLAN_FILE = "study.json"
 # Fields that may differ between the workers of a study, or change while it goes on.
 _OF_A_WORKER = ("corpus", "trials", "storage", "name")
 
@@ -137,14 +137,16 @@ class StudyPlan:
 
     def write(self, folder: Path) -> None:
         """Write the plan into the folder of its study."""
-        write_file(folder / FILE, json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+        write_file(folder / PLAN_FILE, json.dumps(dataclasses.asdict(self), indent=2) + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> "StudyPlan":
         """Return the plan of the study in a folder."""
-        path = folder / FILE
+        path = folder / PLAN_FILE
         if not path.is_file():
-            raise RunError(f"{folder} is not a study: there is no {FILE} in it")
+            raise RunError(
+                f"{folder} is not a study: there is no {PLAN_FILE} in it; name a folder that `zloss tune run` has made"
+            )
         try:
             return from_table(cls, json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:

@@ -15,7 +15,6 @@ The lab has one file for each loss, in the folder `spaces`. Any other file is na
 
 import json
 import math
-import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -32,8 +31,10 @@ from optuna.distributions import (
 
 from zloss.names import check_name
 from zloss_lab.configuration import ConfigError, from_table
-from zloss_lab.experiments import read_toml
+from zloss_lab.toml_tables import named_table, read_toml, table_names
 
+PRESET_OF_SPACES = "ptb"  # the preset that the lab's own spaces are made for
+_SPACES = resources.files("zloss_lab.tuning").joinpath("spaces")
 _PARTS = ("fixed", "search")
 _WORDS = ("low", "high", "log", "step", "choices")
 
@@ -179,11 +180,7 @@ class Space:
 
 def space_names() -> list[str]:
     """Return the names of the spaces that the lab has."""
-    return sorted(
-        file.name.removesuffix(".toml")
-        for file in _folder().iterdir()
-        if file.name.endswith(".toml")
-    )
+    return table_names(_SPACES)
 
 
 def space_table(name: str) -> dict[str, Any]:
@@ -191,11 +188,7 @@ def space_table(name: str) -> dict[str, Any]:
     if name.endswith(".toml"):
         return read_toml(Path(name))
     _check("space", name, space_names(), also=", or the path of a TOML file")
-    return tomllib.loads(_folder().joinpath(f"{name}.toml").read_text(encoding="utf-8"))
-
-
-def _folder() -> Any:
-    return resources.files("zloss_lab.tuning").joinpath("spaces")
+    return named_table(_SPACES, name)
 
 
 def _searched_keys(table: Any, path: str = "") -> Iterator[tuple[str, Any]]:

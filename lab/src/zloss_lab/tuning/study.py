@@ -23,7 +23,7 @@ from zloss_lab.durable import is_partial, locked, tidied
 from zloss_lab.runs import RunError, require_utf8
 from zloss_lab.training import deferred_interrupt
 from zloss_lab.tuning.evaluators import RUNNING_PREFIX, Evaluator
-from zloss_lab.tuning.plan import FILE, StudyPlan
+from zloss_lab.tuning.plan import PLAN_FILE, StudyPlan
 from zloss_lab.tuning.rounds import Round, StudyWatcher, begun_trials
 from zloss_lab.tuning.sampling import NumberedTPE
 from zloss_lab.tuning.trial_storage import DATABASE, explained, optuna_study
@@ -54,7 +54,7 @@ class TuningStudy:
 
         If the evaluator cannot train some trial of the plan, an error is raised before anything is written.
         """
-        is_new = not (folder / FILE).exists()
+        is_new = not (folder / PLAN_FILE).exists()
         if is_new:
             _require_new(folder)
         else:

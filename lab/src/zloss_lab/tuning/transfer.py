@@ -17,7 +17,7 @@ import numpy.typing as npt
 from zloss_lab.runs import RunError
 from zloss_lab.tuning.trials import Trial, cost, score_names
 
-LEAST_TRIALS = 3  # two are always in perfect order, or in perfect disorder
+_LEAST_COMPARED = 3  # two are always in perfect order, or in perfect disorder
 
 
 @dataclass(frozen=True)
@@ -37,18 +37,18 @@ def transfers(trials: Sequence[Trial], scores: Sequence[str] = ()) -> list[Trans
     found = [
         transfer
         for score in scores or score_names(complete)
-        for validations in _moments(complete)
+        for validations in _early_validations(complete)
         if (transfer := _transfer(complete, score, validations)) is not None
     ]
     if not found:
         raise RunError(
-            f"there is nothing to compare: it takes {LEAST_TRIALS} complete trials with two validations or more; the "
-            f"study has {len(complete)} complete trials"
+            f"there is nothing to compare: it takes {_LEAST_COMPARED} complete trials with two validations or more; "
+            f"the study has {len(complete)} complete trials"
         )
     return found
 
 
-def _moments(trials: Sequence[Trial]) -> Iterator[int]:
+def _early_validations(trials: Sequence[Trial]) -> Iterator[int]:
     longest, validations = max((len(trial.curve) for trial in trials), default=0), 1
     while validations < longest:
         yield validations
@@ -61,7 +61,7 @@ def _transfer(trials: Sequence[Trial], score: str, validations: int) -> Transfer
         for trial in trials
         if len(trial.curve) > validations and trial.best(score) is not None
     ]
-    if len(going_on) < LEAST_TRIALS:
+    if len(going_on) < _LEAST_COMPARED:
         return None
     early = np.array([cost(trial.curve[validations - 1], score) for trial in going_on])
     final = np.array([cost(trial.best(score) or {}, score) for trial in going_on])

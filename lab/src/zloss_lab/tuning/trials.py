@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from optuna.trial import FrozenTrial, TrialState
 
-from zloss_lab.evaluation import Evaluation, finite, is_made_large
+from zloss_lab.evaluation import Evaluation, finite, is_made_large, named_scores
 from zloss_lab.tuning.space import Space
 
 # Attributes of a trial in its storage.
@@ -91,13 +91,7 @@ def ranked(trials: Iterable[Trial], score: str) -> list[Trial]:
 
 def scores_of(epoch: float, evaluation: Evaluation) -> ValidationScores:
     """Return the scores of an evaluation that a study keeps."""
-    record = evaluation.to_record()
-    kept = {
-        name: value
-        for name, value in record.items()
-        if not name.endswith("_half_width") and name not in ("examples", "population")
-    }
-    return {"epoch": epoch} | finite(kept)
+    return {"epoch": epoch} | finite(named_scores(evaluation))
 
 
 def score_names(trials: Sequence[Trial]) -> list[str]:
