@@ -80,7 +80,9 @@ def test_built_on_the_meta_device(device: torch.device) -> None:
     assert torch.equal(layer.weight(), source.weight())
 
 
-@pytest.mark.filterwarnings("ignore:This process")  # has threads, says Python 3.12: none of them runs here
+@pytest.mark.filterwarnings(
+    "ignore:This process"
+)  # has threads, says Python 3.12: none of them runs here
 def test_shared_memory_has_the_whole_matrix() -> None:
     """A step in another process changes V, so the factors have to change with it."""
     layer = make_layer(torch.device("cpu"), dtype=torch.float32)
