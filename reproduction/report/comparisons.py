@@ -114,7 +114,7 @@ def comparisons_text(comparisons: Sequence[Comparison]) -> str:
 
 
 def closest(comparisons: Iterable[Comparison]) -> Comparison:
-    """Return the comparison, of one against many, that says least in its favour."""
+    """Return the comparison in which the first of the two does worst."""
     order = list(Standing)
 
     def worth(one: Comparison) -> tuple[int, float]:

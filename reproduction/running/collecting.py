@@ -31,7 +31,7 @@ class WantedResult:
     chosen: Chosen
     seed: int
     score: str | None  # the network is tested at its best validation by it; None for no test
-    result: ResultMaker
+    make: ResultMaker
 
     @property
     def experiment(self) -> Experiment:
@@ -48,7 +48,7 @@ class WantedResult:
     def result_of(self, network: TrainedNetwork, origin: Mapping[str, Any]) -> TrainingResult:
         """Return the result of a network that was trained at this origin."""
         chosen = {"settings": dict(self.chosen.settings), "digest": self.chosen.digest}
-        return self.result(network, {"seed": self.seed, **chosen, **origin})
+        return self.make(network, {"seed": self.seed, **chosen, **origin})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ class Collector:
         others = {
             choice: number
             for choice, chosen in choices.items()
-            if (number := ledger.others(choice, chosen.settings, digest=chosen.digest))
+            if (number := ledger.count_others(choice, chosen.settings, digest=chosen.digest))
         }
         if others:
             names = "; ".join(", ".join(map(str, choice)) for choice in others)

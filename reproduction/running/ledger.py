@@ -65,7 +65,7 @@ class Ledger:
                 return result
         return None
 
-    def others(
+    def count_others(
         self, choice: Choice, settings: Mapping[str, Any], *, digest: str | None = None
     ) -> int:
         """Return the number of records of a choice with other settings: a record with these would replace them."""

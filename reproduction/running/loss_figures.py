@@ -51,7 +51,7 @@ def _wanted(
         )
 
     choice = (source.loss, score)
-    return WantedResult(choice=choice, chosen=chosen, seed=seed, score=score, result=result)
+    return WantedResult(choice=choice, chosen=chosen, seed=seed, score=score, make=result)
 
 
 def _borrow(figure: LossFigure, wanted: Sequence[WantedResult], collector: Collector) -> None:

@@ -93,7 +93,7 @@ def _point(a: float, b: float, chosen: Chosen, seed: int) -> WantedResult:
         test = SplitScores.of(network.test[SCORE])
         return SweepPoint(figure=3, a=a, b=b, valid=valid, test=test, **shared)
 
-    return WantedResult(choice=(a, b), chosen=chosen, seed=seed, score=SCORE, result=result)
+    return WantedResult(choice=(a, b), chosen=chosen, seed=seed, score=SCORE, make=result)
 
 
 def _best_a(points: Iterable[SweepPoint]) -> float | None:
@@ -133,4 +133,4 @@ def _curve(score: str, chosen: Chosen, seed: int) -> WantedResult:
         a, b = parameters["a"], parameters["b"]
         return TrainingCurve(figure=4, tuned_for=score, a=a, b=b, curve=curve, **shared)
 
-    return WantedResult(choice=(score,), chosen=chosen, seed=seed, score=None, result=result)
+    return WantedResult(choice=(score,), chosen=chosen, seed=seed, score=None, make=result)

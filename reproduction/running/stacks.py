@@ -91,12 +91,12 @@ def in_stacks(
 ) -> Iterator[list[Experiment]]:
     """Yield stacks of at most `at_once` experiments. Without a number, memory is the limit."""
     for group in grouped(experiments):
-        size = at_once or fitting(experiments[group[0]], scores=scores)
+        size = at_once or most_side_by_side(experiments[group[0]], scores=scores)
         for start in range(0, len(group), size):
             yield [experiments[number] for number in group[start : start + size]]
 
 
-def fitting(experiment: Experiment, *, scores: int = 0) -> int:
+def most_side_by_side(experiment: Experiment, *, scores: int = 0) -> int:
     """Return the number of networks of this shape that fit into a stack which keeps the best weights by some scores."""
     classes, network = len(Corpus.open(experiment.corpus).vocabulary), experiment.network
     hidden = sum(below * above for below, above in pairwise(network.sizes))

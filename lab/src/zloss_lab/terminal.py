@@ -44,12 +44,16 @@ def positive_numbers(option: str, text: str, kind: type[Number]) -> list[Number]
     return numbers
 
 
-def listed_names(kind: str, text: str, known: Collection[str]) -> list[str]:
+def listed_names(kind: str, text: str | None, known: Collection[str]) -> list[str]:
     """Return the names of an option that takes names separated by commas, each once. An unknown one is refused.
+
+    The text "all" stands for all known names, and so does no text.
 
     >>> listed_names("head", "dense, factored,dense", ["dense", "factored", "gram"])
     ['dense', 'factored']
     """
+    if text is None or text == "all":
+        return list(known)
     names = [name.strip() for name in text.split(",")]
     for name in names:
         check_name(kind, name, known)

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from reproduction.paper_figures import CURVE_ERRORS, FIGURE_LOSSES
-from reproduction.running.commands.options import FigureOptions, Losses, Scores, all_or_listed
+from reproduction.running.commands.options import FigureOptions, Losses, Scores
 from reproduction.running.loss_figures import LossFigure, collect_losses
 from reproduction.running.parameter_figures import (
     OTHER_B,
@@ -16,7 +16,7 @@ from reproduction.running.parameter_figures import (
 from reproduction.running.studies import SCORE
 from reproduction.scores import PAPER_SCORES
 from zloss_lab.command_options import with_options
-from zloss_lab.terminal import positive_numbers
+from zloss_lab.terminal import listed_names, positive_numbers
 
 
 @with_options
@@ -45,8 +45,8 @@ def figure5(losses: Losses = None, scores: Scores = None, *, options: FigureOpti
 def _compare(
     figure: LossFigure, options: FigureOptions, losses: str | None, scores: str | None
 ) -> None:
-    compared = all_or_listed(f"loss of figure {figure}", losses, FIGURE_LOSSES[figure])
-    tuned_for = all_or_listed("score", scores, PAPER_SCORES)
+    compared = listed_names(f"loss of figure {figure}", losses, FIGURE_LOSSES[figure])
+    tuned_for = listed_names("score", scores, PAPER_SCORES)
     sources = options.find_settings(figure, compared, tuned_for)
     options.make(lambda collector: collect_losses(figure, sources, tuned_for, collector))
 

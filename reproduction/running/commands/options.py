@@ -13,7 +13,6 @@ from reproduction.running.sources import SettingsPlaces, SettingsSource
 from reproduction.scores import PAPER_SCORES
 from zloss_lab.command_options import Settings
 from zloss_lab.experiments import DEFAULT_PRESET, build_table, parse_settings
-from zloss_lab.terminal import listed_names
 
 STUDIES, RECORDS = Path("studies/ptb"), Path("reproduction/records")
 
@@ -96,8 +95,3 @@ def changed_settings(
     changes = given | parse_settings(settings or [])
     build_table(DEFAULT_PRESET, [], changes)
     return changes
-
-
-def all_or_listed(kind: str, text: str | None, known: Sequence[str]) -> list[str]:
-    """Return the names of a list that is separated by commas, or all known names if there is no list."""
-    return list(known) if text is None else listed_names(kind, text, known)

@@ -13,10 +13,9 @@ from reproduction.running.commands.options import (
     DeviceName,
     Losses,
     Studies,
-    all_or_listed,
     changed_settings,
 )
-from reproduction.running.stacks import fitting
+from reproduction.running.stacks import most_side_by_side
 from reproduction.running.studies import SCORE, search_plan, study_name
 from reproduction.scores import PAPER_SCORES
 from zloss_lab.command_options import Settings, with_options
@@ -82,7 +81,7 @@ def search(
     """
     chosen = [
         (loss, score)
-        for loss in all_or_listed("loss", losses, tuple(LOSS_TITLES))
+        for loss in listed_names("loss", losses, tuple(LOSS_TITLES))
         for score in listed_names("score", scores, PAPER_SCORES)
     ]
     with resumable():
@@ -93,7 +92,7 @@ def search(
 def _search(folder: Path, plan: StudyPlan, at_once: int | None) -> None:
     evaluator = Together()
     study = TuningStudy.begin(folder, plan, evaluator)
-    most = at_once or min(_fitting(plan), max(1, plan.trials // _LEAST_ROUNDS))
+    most = at_once or min(_most_at_once(plan), max(1, plan.trials // _LEAST_ROUNDS))
     console.print(
         f"{plan.name}: {study.missing()} of {plan.trials} trials to go, {most} at once",
         highlight=False,
@@ -103,6 +102,6 @@ def _search(folder: Path, plan: StudyPlan, at_once: int | None) -> None:
     console.print(f"{plan.name}: {summary(study.trials(), plan.trials)}", highlight=False)
 
 
-def _fitting(plan: StudyPlan) -> int:
+def _most_at_once(plan: StudyPlan) -> int:
     """Return the number of trials that fit into memory, whatever their shape."""
-    return min(fitting(plan.trial(settings)) for settings in plan.searched.examples())
+    return min(most_side_by_side(plan.trial(settings)) for settings in plan.searched.examples())

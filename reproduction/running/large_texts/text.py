@@ -141,7 +141,7 @@ class LargeText:
     def announce_replacements(self, model: str, choices: Sequence[Chosen]) -> None:
         """Announce the records that will be replaced, whichever of these settings is taken."""
         others = [
-            self.ledger.others(self._choice(model), one.settings, digest=one.digest)
+            self.ledger.count_others(self._choice(model), one.settings, digest=one.digest)
             for one in choices
         ]
         if number := min(others):

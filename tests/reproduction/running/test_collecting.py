@@ -33,7 +33,7 @@ def wanted(experiment: Experiment, loss: str) -> WantedResult:
         )
 
     chosen = Chosen.of(experiment, ["training.lr"])
-    return WantedResult(choice=(loss, "mrr"), chosen=chosen, seed=0, score="mrr", result=result)
+    return WantedResult(choice=(loss, "mrr"), chosen=chosen, seed=0, score="mrr", make=result)
 
 
 def test_records_name_the_commit_that_was_trained(

@@ -68,8 +68,8 @@ def test_replaced_records_are_kept(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, "figure2")
     ledger.add([result(0), result(1)])
     assert not ledger.replaced.exists()
-    assert ledger.others(CHOICE, {"training.lr": 0.1}) == 0
-    assert ledger.others(CHOICE, {"training.lr": 0.2}) == 2
+    assert ledger.count_others(CHOICE, {"training.lr": 0.1}) == 0
+    assert ledger.count_others(CHOICE, {"training.lr": 0.2}) == 2
     ledger.add([result(0, settings={"training.lr": 0.2})])
     assert replaced(ledger) == [result(0), result(1)]
     ledger.drop(lambda _: True)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reproduction.running import stacks
-from reproduction.running.stacks import fitting, in_stacks, train_stack
+from reproduction.running.stacks import in_stacks, most_side_by_side, train_stack
 from tests.lab.sidebyside.small_trials import trial
 from zloss_lab.evaluation import Evaluation
 from zloss_lab.sidebyside import SideBySide
@@ -39,9 +39,13 @@ def test_as_many_networks_as_there_is_memory_for(
 ) -> None:
     small = trial(corpus)
     large = replace(small, network=replace(small.network, embedding=800))
-    assert fitting(small) > fitting(small, scores=7) > fitting(large, scores=7)
+    assert (
+        most_side_by_side(small)
+        > most_side_by_side(small, scores=7)
+        > most_side_by_side(large, scores=7)
+    )
     monkeypatch.setattr(stacks, "_CPU_BYTES", 1)
-    assert fitting(small) == 1
+    assert most_side_by_side(small) == 1
 
 
 def test_every_network_is_tested_at_its_best_by_its_own_scores(corpus: Path) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import zloss
 
-CrossEntropy = Callable[[Tensor, Tensor, Tensor], Tensor]
+PeerLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """`(h (B, H), weight (C, H), target (B,)) -> mean loss`."""
 
 # Torch compiles anew for each size. By default it stops compiling after eight sizes.
@@ -27,7 +27,7 @@ _MOST_COMPILED_SIZES = 64
 class Peer:
     """An implementation of the softmax cross-entropy of a linear layer."""
 
-    make: Callable[[], CrossEntropy]
+    make: Callable[[], PeerLoss]
     missing: Callable[[torch.device], str | None]  # why it cannot run on a device; None if it can
 
     def __call__(self, head: zloss.Head) -> zloss.Head:
@@ -39,7 +39,7 @@ class Peer:
 class PeerSoftmax(zloss.DenseOutput):
     """A dense softmax around a linear layer, with the loss of another library."""
 
-    def __init__(self, linear: nn.Linear, cross_entropy: CrossEntropy) -> None:
+    def __init__(self, linear: nn.Linear, cross_entropy: PeerLoss) -> None:
         super().__init__(linear.in_features, linear.out_features, device="meta")
         self.linear, self.cross_entropy = linear, cross_entropy
 
@@ -55,10 +55,10 @@ def _of_logits(h: Tensor, weight: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(F.linear(h, weight).float(), target)
 
 
-def _compiled() -> CrossEntropy:
+def _compiled() -> PeerLoss:
     settings: Any = importlib.import_module("torch._dynamo").config
     settings.cache_size_limit = max(settings.cache_size_limit, _MOST_COMPILED_SIZES)
-    compiled: CrossEntropy = torch.compile(_of_logits, dynamic=False)
+    compiled: PeerLoss = torch.compile(_of_logits, dynamic=False)
     return compiled
 
 

@@ -36,7 +36,6 @@ from zloss_lab.commands.bench_options import (
     PlaceOptions,
     RaceOptions,
     StepOptions,
-    all_or_listed,
     head_entries,
     target_law,
     trunk_precision,
@@ -44,7 +43,7 @@ from zloss_lab.commands.bench_options import (
 from zloss_lab.durable import require_writable
 from zloss_lab.experiments import preset_names
 from zloss_lab.records import Record, write_records
-from zloss_lab.terminal import console, errors, positive_numbers, print_plainly
+from zloss_lab.terminal import console, errors, listed_names, positive_numbers, print_plainly
 
 bench = typer.Typer(
     help="Measure training steps, evaluation and data. Run nothing else on the machine meanwhile.",
@@ -107,7 +106,7 @@ def model(
 ) -> None:
     """Measure one training step of a whole network of the paper, and the time of an epoch of One Billion Word."""
     cases = model_cases(
-        all_or_listed("network", networks, preset_names()),
+        listed_names("network", networks, preset_names()),
         head_entries(heads),
         batch=batch,
         classes=classes,

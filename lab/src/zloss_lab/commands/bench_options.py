@@ -1,6 +1,5 @@
 """Options of the commands `zloss bench`, and the values that their texts stand for."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, get_args
@@ -92,12 +91,7 @@ class StepOptions(RaceOptions):
 
 def head_entries(heads: str) -> list[HeadEntry]:
     """Return the entries of heads that are separated by commas."""
-    return [ENTRIES[key] for key in all_or_listed("head", heads, ENTRIES)]
-
-
-def all_or_listed(kind: str, text: str, known: Collection[str]) -> list[str]:
-    """Return names that are separated by commas, or all known names for "all"."""
-    return list(known) if text == "all" else listed_names(kind, text, known)
+    return [ENTRIES[key] for key in listed_names("head", heads, ENTRIES)]
 
 
 def target_law(text: str | None) -> Law | None:
