@@ -144,7 +144,7 @@ def median_times(
 def fastest_medians(
     sources: Sequence[Path], arguments: Sequence[object], *, pairs: int, turns: int, steps: int
 ) -> list[float]:
-    """Return the median of the fastest process of each version, out of so many pairs of new processes.
+    """Return the median of the fastest process of each version, from a number of pairs of new processes.
 
     A process can be slower than another one with the same code from its start to its end. Which of them is, changes
     from run to run.
