@@ -7,10 +7,15 @@ import pytest
 from reproduction.paper_figures import LOSS_TITLES
 from reproduction.running.studies import SearchedLoss
 from reproduction.scores import PAPER_SCORES
-from tests.reproduction.running.command_line import run, typed
+from tests.reproduction.running.command_line import run
 from tests.reproduction.running.small import SEARCHED
 from zloss_lab.runs import RunError
 from zloss_lab.tuning.study import TuningStudy
+
+
+def search(loss: str, corpus: Path, studies: Path) -> list[object]:
+    """Return the command that searches for the settings of a loss, with small networks."""
+    return ["search", "--corpus", corpus, "--studies", studies, "--losses", loss, *SEARCHED]
 
 
 def test_a_search_leaves_a_study_of_every_loss(studies: Path) -> None:
@@ -24,15 +29,7 @@ def test_a_search_leaves_a_study_of_every_loss(studies: Path) -> None:
 def test_a_search_goes_on_and_never_sees_the_test_split(
     corpus: Path, tmp_path: Path, opened: list[str]
 ) -> None:
-    asked = [
-        "search",
-        "--corpus",
-        corpus,
-        "--studies",
-        tmp_path,
-        *typed("--losses z_loss"),
-        *SEARCHED,
-    ]
+    asked = search("z_loss", corpus, tmp_path)
     assert run(*asked, "--trials", 2) == 0
     assert set(opened) == {"train", "valid"}
     opened.clear()
@@ -44,15 +41,7 @@ def test_a_search_goes_on_and_never_sees_the_test_split(
 
 
 def test_what_is_set_stands_over_named_options(corpus: Path, tmp_path: Path) -> None:
-    asked = [
-        "search",
-        "--corpus",
-        corpus,
-        "--studies",
-        tmp_path,
-        *typed("--losses softmax"),
-        *SEARCHED,
-    ]
+    asked = search("softmax", corpus, tmp_path)
     assert run(*asked, "--trials", 1, "--epochs", 3, "--set", "training.epochs=2") == 0
     assert SearchedLoss.read(tmp_path, "softmax").best("mrr").experiment.training.epochs == 2
 
@@ -70,15 +59,7 @@ def test_the_best_is_that_of_the_score(score: str, studies: Path) -> None:
 
 
 def test_a_study_for_a_score_of_its_own_counts_too(corpus: Path, tmp_path: Path) -> None:
-    asked = [
-        "search",
-        "--corpus",
-        corpus,
-        "--studies",
-        tmp_path,
-        *typed("--losses softmax"),
-        *SEARCHED,
-    ]
+    asked = search("softmax", corpus, tmp_path)
     assert run(*asked, "--trials", 2, "--scores", "top_10_error,mrr") == 0
     assert sorted(folder.name for folder in tmp_path.iterdir()) == ["softmax", "softmax-mrr"]
     searched = SearchedLoss.read(tmp_path, "softmax")
