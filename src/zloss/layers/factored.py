@@ -8,6 +8,7 @@ one step of training through them.
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -375,11 +376,13 @@ class FactoredLinear(Predicting, nn.Module):
 
     def end_capture(self) -> Callable[[], None] | None:
         """Finish a capture. Returns what `CapturedStep` has to call after every replay, if anything."""
-        return self._after_replay if self._stepper.end_capture(self.matrix) else None
+        report = self._stepper.end_capture(self.matrix)
+        return None if report is None else partial(self._after_replay, report)
 
     @torch.no_grad()
-    def _after_replay(self) -> None:
-        self._stepper.after_replay(self.matrix)
+    def _after_replay(self, report: Tensor) -> None:
+        if (arrived := self._stepper.after_replay(report)) is not None:
+            self._stepper.act_on(self.matrix, arrived)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move or convert: V as asked, the state with it but in a dtype of its own (a round trip must not blunt it)."""

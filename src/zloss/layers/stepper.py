@@ -74,8 +74,8 @@ class Stepper:
     def step_(self, matrix: FactoredMatrix, lr: float, weight_decay: float) -> None:
         """Take the SGD step of the recorded gradient and use it up."""
         backend, waits = self.backend(matrix), self.waits(matrix)
-        if not waits and not is_capturing():
-            self.act_on(matrix, self.supervisor.arrived())
+        if not waits and not is_capturing() and (report := self.supervisor.arrived()) is not None:
+            self.act_on(matrix, report)
         grad = self.pending.gradient()
         if grad is None:
             self.pending.warn_if_zeroed_too_soon()
@@ -94,10 +94,8 @@ class Stepper:
         self.pending.use_up()
         self.integrity.accept(matrix)
 
-    def act_on(self, matrix: FactoredMatrix, report: Tensor | None) -> None:
+    def act_on(self, matrix: FactoredMatrix, report: Tensor) -> None:
         """Refactor, or raise, when a report on an earlier step has come back from the device."""
-        if report is None:
-            return
         health = Health.read(report, matrix.rows.width)
         if health.fault:
             raise self._reported(Fault(health.fault), health.safe_lr)
@@ -179,16 +177,17 @@ class Stepper:
         self._is_stepped_in_capture = False
         self.backend(matrix).begin_capture()
 
-    def end_capture(self, matrix: FactoredMatrix) -> bool:
-        """Finish a capture. Returns whether the layer has taken a step in it."""
-        self.backend(matrix).end_capture()
-        return self._is_stepped_in_capture
+    def end_capture(self, matrix: FactoredMatrix) -> Tensor | None:
+        """Finish a capture. Returns the report that every replay writes, if the layer has taken a step in it."""
+        backend = self.backend(matrix)
+        backend.end_capture()
+        return backend.report if self._is_stepped_in_capture else None
 
-    def after_replay(self, matrix: FactoredMatrix) -> None:
-        """Act on what a replay of a captured step has left on the device."""
+    def after_replay(self, report: Tensor) -> Tensor | None:
+        """Take note of a replay, at next to no cost. Returns a report to act on, every few replays."""
         self.conditioning.steps_since_refactor += 1
         self.integrity.advance()
-        self.act_on(matrix, self.supervisor.after_replay(self.backend(matrix).report))
+        return self.supervisor.after_replay(report)
 
     # ---- the backend -------------------------------------------------------------------------------------------------
 
