@@ -69,7 +69,7 @@ def budget_title(key: str) -> str:
 
 
 def is_budget_key(key: str) -> bool:
-    """Tell if a budget has this key. "1_epochs" is not one: it would be a second name of "1_epoch"."""
+    """Return whether a budget has this key. "1_epochs" is not one: it would be a second name of "1_epoch"."""
     epochs = _EPOCHS_KEY.fullmatch(key)
     return key in (FIXED, CONVERGED) or (epochs is not None and key == epochs_key(int(epochs[1])))
 

@@ -19,5 +19,5 @@ PAPER_SCORES = (*ERRORS, MRR)
 
 
 def is_error(score: str) -> bool:
-    """Tell if lower is better. The mean reciprocal rank is the only score of which higher is better."""
+    """Return whether lower is better. The mean reciprocal rank is the only score of which higher is better."""
     return score != MRR

@@ -117,7 +117,7 @@ class Evidence:
         return _present(found, experiment_command(f"figure{figure}"))
 
     def has_tuned(self, figure: int, loss: str, score: str) -> bool:
-        """Tell if a loss was tuned for this score."""
+        """Return whether a loss was tuned for this score."""
         return any(
             (result.loss, result.tuned_for) == (loss, score) for result in self.figure(figure)
         )

@@ -106,7 +106,7 @@ def verdict_of_slightly_worse(comparisons: Sequence[Comparison]) -> Verdict:
 
 
 def is_level_or_ahead(comparison: Comparison) -> bool:
-    """Tell if the first is better, or within noise and, at the end of the interval, behind by a little at most."""
+    """Return whether the first is better, or within noise and behind by a little at most at the end of the interval."""
     return comparison.standing is Standing.WON or (
         comparison.standing is Standing.EVEN and comparison.most_behind <= LITTLE
     )

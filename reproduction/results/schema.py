@@ -81,7 +81,10 @@ class TrainingResult(Recordable):
         return str(self.settings.get("corpus", PENN_TREEBANK))
 
     def is_made_with(self, settings: Mapping[str, Any], digest: str | None) -> bool:
-        """Tell if a training with these settings differs in its seed at most. Where both have a digest, it decides."""
+        """Return whether a training with these settings differs in its seed at most.
+
+        Where both have a digest, the digest decides.
+        """
         if self.digest is not None and digest is not None:
             return self.digest == digest
         return self.settings == settings

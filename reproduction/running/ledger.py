@@ -116,10 +116,10 @@ class Ledger:
 
 
 def _is_replaced(old: TrainingResult, new: TrainingResult) -> bool:
-    """Tell if a new result replaces an old one: the same seed made again, or other settings of the same choice."""
+    """Return whether a new result replaces an old one: the same seed again, or other settings of the same choice."""
     return old.choice == new.choice and (old.seed == new.seed or _differ(old, new))
 
 
 def _differ(one: TrainingResult, other: TrainingResult) -> bool:
-    """Tell if two trainings of a choice are so different that their mean would mean nothing."""
+    """Return whether two trainings of a choice are so different that their mean would mean nothing."""
     return not one.is_made_with(other.settings, other.digest)

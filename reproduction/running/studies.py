@@ -119,7 +119,7 @@ def study_name(loss: str, score: str) -> str:
 
 
 def has_study(studies: Path, loss: str) -> bool:
-    """Tell if a folder of studies has one of a loss."""
+    """Return whether a folder of studies has one of a loss."""
     return bool(_folders(studies, loss))
 
 

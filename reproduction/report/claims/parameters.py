@@ -91,7 +91,7 @@ def _best_places(evidence: Evidence, scores: Sequence[str]) -> BestValues:
 
 
 def _minima_differ_clearly(evidence: Evidence, places: BestValues, pair: tuple[str, str]) -> bool:
-    """Tell if one test error is higher, beyond noise, at the best value of the other."""
+    """Return whether one test error is higher, beyond noise, at the best value of the other."""
     return any(
         compare(sweep[places[own]], sweep[places[other]], own).standing is Standing.WON
         for own, other in (pair, pair[::-1])

@@ -42,7 +42,7 @@ class LargeTextRuns:
             _sharing_mark(run).touch()
 
     def was_always_alone(self, run: Path) -> bool:
-        """Tell if a run never shared its device."""
+        """Return whether a run never shared its device."""
         return not _sharing_mark(run).exists()
 
     def remove(self, run: Path) -> None:

@@ -124,7 +124,7 @@ class LargeText:
         return found
 
     def is_up_to_date(self, result: LargeTextResult | None, *, tells: bool = False) -> bool:
-        """Tell if a record exists and has as many test examples as it would have now."""
+        """Return whether a record exists and has as many test examples as it would have now."""
         if result is None:
             return False
         tested, wanted = result.test.examples, result.test.population
