@@ -19,8 +19,6 @@ from zloss_lab.records import Record
 LARGEST = {"batch": 200, "classes": ONE_BILLION_WORD, "targets": "uniform"}
 FACTORED_NAMES = ("factored",)
 _GPU_SOFTMAXES = ("dense softmax, TF32", "dense softmax, TF32, compiled")
-# Kernels that got another name after a committed profile.
-_RENAMED_LAUNCHES = {"_apply": "apply_step"}
 _SIZES = (10_000, 100_000, ONE_BILLION_WORD)
 _OF_ANOTHER_RUN = (
     "With * of another run: compare such times with each other; "
@@ -147,10 +145,7 @@ class _Profile:
 
     def __init__(self, record: Record) -> None:
         self.record = record
-        self._launches = {
-            _RENAMED_LAUNCHES.get(launch["name"], launch["name"]): launch
-            for launch in record["launches"]
-        }
+        self._launches = {launch["name"]: launch for launch in record["launches"]}
 
     def of(self, name: str) -> float:
         """Return the time of a launch."""
