@@ -144,10 +144,10 @@ class FactoredLinear(Predicting, nn.Module):
         check_same_device(h, target)
         refuse_data_parallel(self, self.V)
         refuse_transforms()
-        self.settle_foreign_writes()
+        matrix = self.settle_foreign_writes()
         is_trained = torch.is_grad_enabled() and self.V.requires_grad
         scores, mean, scatter, valid = self._stepper.statistics(
-            self.matrix, h, target, self.ignore_index, record=self.record if is_trained else None
+            matrix, h, target, self.ignore_index, record=self.record if is_trained else None
         )
         return SphericalStats.from_moments(
             scores.reshape(target.shape),
@@ -224,8 +224,7 @@ class FactoredLinear(Predicting, nn.Module):
 
         Happens by itself when `condition()` passes `max_condition`.
         """
-        self.settle_foreign_writes()
-        self._stepper.refactor_(self.matrix)
+        self._stepper.refactor_(self.settle_foreign_writes())
 
     @torch.no_grad()
     def condition(self) -> float:
@@ -253,25 +252,26 @@ class FactoredLinear(Predicting, nn.Module):
         self._stepper.adopt_rows_(self.matrix)
 
     @torch.no_grad()
-    def settle_foreign_writes(self) -> None:
+    def settle_foreign_writes(self) -> FactoredMatrix:
         """Take rows as W that others have written to V while it alone made up W; refuse what leaves no matrix.
 
-        An initialiser that goes through the parameters of a model takes V for W.
+        An initialiser that goes through the parameters of a model takes V for W. Returns the matrix after that.
         """
         refuse_export()
-        if not self._stepper.settles(self.matrix):
+        matrix = self.matrix
+        if not self._stepper.settles(matrix):
             raise ValueError(
                 "V or its factors were written to from outside, as when weights are averaged (or by LBFGS), and no "
                 "longer make one weight matrix: average weight() instead, load a checkpoint, or "
                 "call adopt_rows() where all of V is yours; to write some rows of a trained layer, refactor() first"
             )
+        return matrix
 
     @torch.no_grad()
     def materialised(self) -> Tensor:  # (C, H)
         """Return W itself as a new tensor; its last column is the bias, where there is one."""
         self.raise_faults()
-        self.settle_foreign_writes()
-        return self.matrix.materialised()
+        return self.settle_foreign_writes().materialised()
 
     def weight(self) -> Tensor:  # (C, H)
         """Return the weight matrix W, materialised: a new C x H tensor."""
@@ -320,12 +320,12 @@ class FactoredLinear(Predicting, nn.Module):
         """Return the scores of all classes, to be evaluated piecewise."""
         self.raise_faults()
         check_hidden(h, self.in_features, self.V)
-        self.settle_foreign_writes()
+        matrix = self.settle_foreign_writes()
         if not h.isfinite().all():
             raise self._stepper.supervisor.error(Fault.HIDDEN)
         hs = with_bias_column(h.to(self.U.dtype), len(self.U))
         queries, row_shift = (hs @ self.U.T).to(self.V.dtype), (hs @ self.omega).to(self.V.dtype)
-        return LinearScores(queries, self.matrix.rows, row_shift=row_shift)
+        return LinearScores(queries, matrix.rows, row_shift=row_shift)
 
     # ---- devices and dtypes ------------------------------------------------------------------------------------------
 

@@ -126,39 +126,29 @@ class TorchBackend(Backend):
     def step_(
         self, matrix: FactoredMatrix, grad: RecordedGradient, lr: float, weight_decay: float
     ) -> None:
-        f, waits = matrix.factors, self.supervisor.waits_for(matrix.rows.device)
-        step = exact_step(f, grad, lr, weight_decay, matrix.rows.num_rows)
-        before, after = sizes(f), sizes(step.factors)
-        if (
-            waits
-            and matrix.product_dtype != f.U.dtype
-            and not stretch(before, after) <= _COARSE_STRETCH
-        ):
-            fine = grad.in_precision(f.U.dtype)
-            step = exact_step(f, fine, lr, weight_decay, matrix.rows.num_rows)
-            after = sizes(step.factors)
-        report = assess(step, after, grad, weight_decay, torch.finfo(matrix.rows.dtype).max)
-        keeps_digits = stretch(before, after) <= most_stretch(matrix, step.rows.dtype)
-        if waits:
-            keeps_digits &= stretch(after, before) <= _MOST_SHRINKAGE[matrix.rows.dtype]
-            self._apply_or_refuse(matrix, step, grad, lr, report, keeps_digits)
-        else:
-            self._apply_where_sound(matrix, step, grad, lr, report, keeps_digits)
+        waits = self.supervisor.waits_for(matrix.rows.device)
+        take = self._apply_or_refuse if waits else self._apply_where_sound
+        take(matrix, grad, lr, weight_decay)
 
     def _apply_or_refuse(
-        self,
-        matrix: FactoredMatrix,
-        step: Step,
-        grad: RecordedGradient,
-        lr: float,
-        report: Tensor,
-        keeps_digits: Tensor,  # () bool
+        self, matrix: FactoredMatrix, grad: RecordedGradient, lr: float, weight_decay: float
     ) -> None:
-        """Read the report and apply the step: through the factors, or explicitly in the course of a refactor."""
+        """Take a step and wait for its report: through the factors, or explicitly in the course of a refactor."""
+        f, num_rows, dtype = matrix.factors, matrix.rows.num_rows, matrix.rows.dtype
+        step = exact_step(f, grad, lr, weight_decay, num_rows)
+        before, after = sizes(f), sizes(step.factors)
+        change = SizeChange.between(before, after)
+        if matrix.product_dtype != f.U.dtype and not change.stretches_at_most(_COARSE_STRETCH):
+            step = exact_step(f, grad.in_precision(f.U.dtype), lr, weight_decay, num_rows)
+            after = sizes(step.factors)
+            change = SizeChange.between(before, after)
+        report = assess(step, after, grad, weight_decay, torch.finfo(dtype).max)
+        keeps_digits = change.stretches_at_most(most_stretch(dtype, step.rows.dtype))
+        keeps_digits &= change.shrinks_at_most(_MOST_SHRINKAGE[dtype])
         health = Health.read(report, matrix.rows.width)
         if health.fault:
             raise self.supervisor.error(Fault(health.fault), health.safe_lr)
-        is_sound = self.conditioning.is_sound(health, matrix.rows.width, matrix.rows.dtype)
+        is_sound = self.conditioning.is_sound(health, matrix.rows.width, dtype)
         if is_sound and keeps_digits:
             matrix.set_(step.factors)
             matrix.subtract_rows_(grad, step.rows, lr)
@@ -171,31 +161,51 @@ class TorchBackend(Backend):
         self.supervisor.forget_reports()
 
     def _apply_where_sound(
-        self,
-        matrix: FactoredMatrix,
-        step: Step,
-        grad: RecordedGradient,
-        lr: float,
-        report: Tensor,
-        keeps_digits: Tensor,  # () bool
+        self, matrix: FactoredMatrix, grad: RecordedGradient, lr: float, weight_decay: float
     ) -> None:
-        """Decide on the device: apply the step, or change nothing and raise a fault there for the host to find."""
+        """Decide on the device: take a step, or change nothing and raise a fault there for the host to find."""
+        f, dtype = matrix.factors, matrix.rows.dtype
+        step = exact_step(f, grad, lr, weight_decay, matrix.rows.num_rows)
+        before, after = sizes(f), sizes(step.factors)
+        report = assess(step, after, grad, weight_decay, torch.finfo(dtype).max)
+        stretches = torch.stack([after[0] / before[0], before[1] / after[1]])
+        keeps_digits = (stretches <= most_stretch(dtype, step.rows.dtype)).all()
         standing = self.supervisor.fault_on(matrix.rows.device)
         fault, _, U_squares, inverse_squares = report
-        width, limit = (
-            matrix.rows.width,
-            self.conditioning.limit(matrix.rows.width, matrix.rows.dtype),
-        )
+        width = matrix.rows.width
+        limit = self.conditioning.limit(width, dtype)
         leaps = ~((U_squares * inverse_squares).sqrt() / width <= _LEAP * limit) | ~keeps_digits
         verdict = torch.where(fault == 0, leaps * Fault.SINGULAR.value, fault).long()
         standing.copy_(torch.where(standing == 0, verdict, standing))
         report[0] = standing
         self.report.copy_(torch.where(self.report[0] == 0, report, self.report))
         sound = standing == 0
-        pairs = zip(step.factors, matrix.factors, strict=True)
+        pairs = zip(step.factors, f, strict=True)
         matrix.set_(Factors(*(torch.where(sound, new, old) for new, old in pairs)))
         grad = replace(grad, target_grad=torch.where(sound, grad.target_grad, 0))
         matrix.subtract_rows_(grad, torch.where(sound, step.rows, 0), lr)
+
+
+class SizeChange(NamedTuple):
+    """The factors by which a step changes the norms of U and of `U^-1`; any of them may be NaN or infinite."""
+
+    growth_of_U: float
+    growth_of_inverse: float
+    shrinkage_of_U: float
+    shrinkage_of_inverse: float
+
+    @classmethod
+    def between(cls, before: Tensor, after: Tensor) -> "SizeChange":  # (2,), (2,)
+        """Return the change from one pair of `sizes` to another."""
+        return cls(*torch.cat([after / before, before / after]).tolist())
+
+    def stretches_at_most(self, factor: float) -> bool:
+        """Return whether the step stretches W by no more, on average over all directions."""
+        return self.growth_of_U <= factor and self.shrinkage_of_inverse <= factor
+
+    def shrinks_at_most(self, factor: float) -> bool:
+        """Return whether the step shrinks W by no more, on average over all directions."""
+        return self.shrinkage_of_U <= factor and self.growth_of_inverse <= factor
 
 
 def sizes(factors: Factors) -> Tensor:  # (2,)
@@ -203,15 +213,10 @@ def sizes(factors: Factors) -> Tensor:  # (2,)
     return torch.stack([factors.U.norm(), factors.U_inv.norm()])
 
 
-def stretch(before: Tensor, after: Tensor) -> Tensor:  # (2,), (2,) -> ()
-    """Return the factor by which a step stretches W, on average over all directions; both are `sizes` of factors."""
-    return torch.maximum(after[0] / before[0], before[1] / after[1])
-
-
-def most_stretch(matrix: FactoredMatrix, dtype: torch.dtype) -> float:
-    """Return the stretch up to which a step that is computed in `dtype` is as precise as the dtype of V."""
-    finer = torch.finfo(matrix.rows.dtype).eps / torch.finfo(dtype).eps
-    return _MOST_STRETCH[matrix.rows.dtype] * max(1.0, finer)
+def most_stretch(dtype: torch.dtype, computed_in: torch.dtype) -> float:
+    """Return the stretch up to which a step is as precise as the dtype of V."""
+    finer = torch.finfo(dtype).eps / torch.finfo(computed_in).eps
+    return _MOST_STRETCH[dtype] * max(1.0, finer)
 
 
 def assess(
