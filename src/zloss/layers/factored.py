@@ -54,7 +54,8 @@ class FactoredLinear(Predicting, nn.Module):
         in_features: H, the width of the hidden layer.
         num_classes: C.
         bias: one more weight per class, as in `nn.Linear`.
-        device, dtype: of the weights; float32 or float64.
+        device: the device of the weights.
+        dtype: the dtype of the weights, float32 or float64.
         state_dtype: dtype of the H x H state. Float64 by default; float32 would round small changes away.
         product_dtype: dtype of matrix products. By default float64 where that costs no more (data-centre GPUs), else
             `dtype`.
