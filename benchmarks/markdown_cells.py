@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from reproduction.report.document import Table
 from reproduction.report.markdown import table_markdown
-from reproduction.report.timings import by_turns
-from zloss_lab.records import Record
+from zloss_lab.bench.schema import BenchRecord
 
 NOT_RUN = "not run"
 
@@ -26,17 +25,18 @@ def number(value: float | None, digits: str = ".3g") -> str:
     return NOT_RUN if value is None else f"{value:{digits}}"
 
 
-def milliseconds(record: Record | None) -> str:
+def milliseconds(record: BenchRecord | None) -> str:
     """Return the time of a step."""
-    time_ms = None if record is None else record["time_ms"]
+    time_ms = None if record is None else record.time_ms
     return NOT_RUN if time_ms is None else f"{time_ms:.2f} ms"
 
 
-def ratio_by_turns(record: Record) -> str:
+def ratio_by_turns(record: BenchRecord | None) -> str:
     """Return the time of a step as a multiple of the factored step that it took turns with."""
-    return number(by_turns(record))
+    return number(None if record is None else record.ratio_to_factored)
 
 
-def gigabytes(record: Record) -> str:
+def gigabytes(record: BenchRecord | None) -> str:
     """Return the memory of a step; nothing where it was not measured."""
-    return "" if record["peak_bytes"] is None else f"{record['peak_bytes'] / 1e9:.2f} GB"
+    peak_bytes = None if record is None else record.peak_bytes
+    return "" if peak_bytes is None else f"{peak_bytes / 1e9:.2f} GB"

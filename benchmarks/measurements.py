@@ -4,26 +4,32 @@ A quotient is of two times of one run, because times of two runs say nothing bes
 both counts.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from reproduction.report.markdown import wrapped
-from reproduction.report.timings import FILES, BenchRun, fastest
+from reproduction.report.timings import FILES, fastest, time_of
 from reproduction.timed_parts import DEVICES, Device
-from zloss_lab.records import Record, read_records
+from zloss_lab.bench.schema import (
+    BenchRecord,
+    HeadRecord,
+    LayerRecord,
+    NetworkRecord,
+    RankingRecord,
+)
+from zloss_lab.records import Record, read_records, read_records_as
 
-# A step to look for: "names" of heads, of which the fastest counts, and values of other fields of its record.
+# A step to look for: "entries" of heads, of which the fastest counts, and values of other fields of its record.
 Step = dict[str, Any]
+AnyBenchRecord = TypeVar("AnyBenchRecord", bound=BenchRecord)
 
 # Runs after those in `FILES`. A head was made faster on its own; the first benchmark of all has what was not measured
-# since, in part under another name.
+# since.
 _OLDER_FILES = {"output": ("adaptive", "output_layer"), "gram": ("output_layer",)}
-_RENAMED = {
-    "dense softmax, CCE": "dense softmax, CCE, bf16",
-    "dense softmax, CCE exact": "dense softmax, CCE exact, bf16",
-}
+# The kind of records of a suite, if it does not measure steps of the output layer.
+_KINDS: dict[str, type[HeadRecord]] = {"model": NetworkRecord, "eval": RankingRecord}
 
 
 @dataclass(frozen=True)
@@ -32,29 +38,37 @@ class Measurements:
 
     folder: Path
 
-    def runs(self, suite: str, device: str) -> Iterator[BenchRun]:
+    def runs(self, suite: str, device: str) -> Iterator[Sequence[HeadRecord]]:
         """Yield the runs of a suite, the latest first."""
-        return map(_read, self._paths(suite, device))
+        kind = _KINDS.get(suite, LayerRecord)
+        return (read_records_as(kind, path) for path in self._paths(suite, device))
 
-    def latest(self, suite: str, device: str) -> BenchRun:
-        """Return the latest run of a suite, or an empty one."""
-        return next(self.runs(suite, device), [])
-
-    def records(self, suite: str, device: str) -> list[Record]:
+    def bench_records(
+        self, kind: type[AnyBenchRecord], suite: str, device: str
+    ) -> list[AnyBenchRecord]:
         """Return the records of all runs, for tables that say which run a number is from."""
-        return [record for run in self.runs(suite, device) for record in run]
+        paths = self._paths(suite, device)
+        return [record for path in paths for record in read_records_as(kind, path)]
+
+    def latest(self, suite: str, device: str) -> Sequence[LayerRecord]:
+        """Return the latest run of steps of the output layer, or an empty one."""
+        return next((read_records_as(LayerRecord, path) for path in self._paths(suite, device)), [])
+
+    def training_records(self, suite: str, device: str) -> list[Record]:
+        """Return the records of training runs. Programs of this folder write them, not `zloss bench`."""
+        return [record for path in self._paths(suite, device) for record in read_records(path)]
 
     def time_ms(self, suite: str, step: Step) -> float | None:
         """Return the time of a step on the GPU, from the latest run that has it."""
         found = (fastest(run, **step) for run in self.runs(suite, "cuda"))
-        return next((float(record["time_ms"]) for record in found if record), None)
+        return next((time_of(record) for record in found if record), None)
 
     def quotient(self, suite: str, device: Device, above: Step, below: Step) -> float | None:
         """Return the quotient of two times, both from the latest run that has both."""
         for run in self.runs(suite, device):
             one, other = (fastest(run, **step) for step in (above, below))
             if one and other:
-                return float(one["time_ms"] / other["time_ms"])
+                return time_of(one) / time_of(other)
         return None
 
     def source(self, suite: str) -> str:
@@ -72,16 +86,11 @@ class Measurements:
         return [path for path in paths if path.exists()]
 
 
-def _read(path: Path) -> BenchRun:
-    records = read_records(path)
-    return [record | {"name": _name(record)} for record in records]
-
-
-def _name(record: Record) -> str | None:
-    return _RENAMED.get(record.get("name", ""), record.get("name"))
-
-
-def first(records: Iterable[Record], where: Record) -> Record:
-    """Return the first record with these values; without one, a record of a step that was not run."""
-    found = (record for record in records if where.items() <= record.items())
-    return next(found, where | {"time_ms": None, "peak_bytes": None})
+def first(records: Iterable[AnyBenchRecord], where: Step) -> AnyBenchRecord | None:
+    """Return the first record whose fields have these values."""
+    found = (
+        record
+        for record in records
+        if all(getattr(record, field) == value for field, value in where.items())
+    )
+    return next(found, None)

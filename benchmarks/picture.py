@@ -14,9 +14,10 @@ from reproduction.report.evidence import Evidence
 from reproduction.report.figures.canvas import BLACK, BLUE, GREEN, INK, ORANGE, RED, STYLE
 from reproduction.report.intervals import estimate
 from reproduction.report.large_text_tables import text_title
-from reproduction.report.timings import duration, fastest
+from reproduction.report.timings import duration, fastest, time_of
 from reproduction.scores import top
-from zloss_lab.records import read_records
+from zloss_lab.bench.schema import LayerRecord
+from zloss_lab.records import read_records_as
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,17 +32,17 @@ class Contestant(NamedTuple):
     """A kind of output layer."""
 
     title: str
-    head: str  # in the records of steps
+    entry: str  # the key of the head in the records of steps
     model: str  # in the results of table 2
     colour: str
     marker: str
 
 
 CONTESTANTS = (
-    Contestant("full softmax", "dense softmax, TF32", "softmax_net1", BLACK, "s"),
-    Contestant("adaptive", "adaptive softmax", "adaptive_softmax_net1", ORANGE, "v"),
-    Contestant("hierarchical", "hierarchical softmax", "hierarchical_softmax_net1", BLUE, "D"),
-    Contestant("sampled", "sampled softmax", "sampled_softmax_net1", GREEN, "^"),
+    Contestant("full softmax", "dense-tf32", "softmax_net1", BLACK, "s"),
+    Contestant("adaptive", "adaptive", "adaptive_softmax_net1", ORANGE, "v"),
+    Contestant("hierarchical", "hierarchical", "hierarchical_softmax_net1", BLUE, "D"),
+    Contestant("sampled", "sampled", "sampled_softmax_net1", GREEN, "^"),
     Contestant("Z-loss", "factored", "z_loss_top_10_net1", RED, "o"),
 )
 _LOOK: Any = STYLE | {"font.size": 10.5, "axes.titlesize": 11, "axes.titlelocation": "left"}
@@ -62,31 +63,31 @@ def draw_picture(evidence: Evidence, timings: Path) -> str:
     return file.getvalue().decode()
 
 
-def step_times(timings: Path, head: str) -> Mapping[int, float]:
+def step_times(timings: Path, entry: str) -> Mapping[int, float]:
     """Return the time in ms of the fastest step of a head by the number of classes.
 
     Targets are words by their frequency, if a run has such steps of this head. Its time depends on them.
     """
     for run in _RUNS:
-        records = read_records(timings / f"{run}.cuda.jsonl")
+        records = read_records_as(LayerRecord, timings / f"{run}.cuda.jsonl")
         for targets in ("zipf", "uniform"):
             steps = {
                 classes: fastest(
-                    records, (head,), batch=BATCH, hidden=HIDDEN, classes=classes, targets=targets
+                    records, (entry,), batch=BATCH, hidden=HIDDEN, classes=classes, targets=targets
                 )
-                for classes in sorted({record["classes"] for record in records})
+                for classes in sorted({record.classes for record in records})
             }
-            times = {classes: float(step["time_ms"]) for classes, step in steps.items() if step}
+            times = {classes: time_of(step) for classes, step in steps.items() if step}
             if len(times) > 1:
                 return times
     raise ValueError(
-        f"no run on a GPU has {head} at several numbers of classes: measure it by `zloss bench scaling --device cuda`"
+        f"no run on a GPU has {entry} at several numbers of classes: measure it by `zloss bench scaling --device cuda`"
     )
 
 
 def _draw_times(axes: "Axes", timings: Path) -> None:
     for one in CONTESTANTS:
-        times = step_times(timings, one.head)
+        times = step_times(timings, one.entry)
         axes.loglog(list(times), list(times.values()), color=one.colour, marker=one.marker)
         is_last = one is CONTESTANTS[-1]  # its line goes on below the names of the others
         axes.annotate(

@@ -10,15 +10,18 @@ from benchmarks.markdown_cells import (
     number,
     ratio_by_turns,
 )
-from benchmarks.measurements import Measurements, first
+from benchmarks.measurements import Measurements, Step, first
 from reproduction.report.timings import Timings, fastest, ratio_to_z_loss
 from reproduction.timed_parts import DEVICES, Device
+from zloss_lab.bench.entries import head_title
 from zloss_lab.bench.output_suite import ONE_BILLION_WORD
-from zloss_lab.records import Record
+from zloss_lab.bench.random_inputs import Law
+from zloss_lab.bench.schema import LayerRecord, ProfileRecord
+from zloss_lab.bench.steps import Launch
 
 LARGEST = {"batch": 200, "classes": ONE_BILLION_WORD, "targets": "uniform"}
-FACTORED_NAMES = ("factored",)
-_GPU_SOFTMAXES = ("dense softmax, TF32", "dense softmax, TF32, compiled")
+FACTORED_KEYS = ("factored",)
+_GPU_SOFTMAXES = ("dense-tf32", "dense-compiled")
 _SIZES = (10_000, 100_000, ONE_BILLION_WORD)
 _OF_ANOTHER_RUN = (
     "With * of another run: compare such times with each other; "
@@ -29,22 +32,22 @@ _OF_ANOTHER_RUN = (
 def speed(measured: Measurements) -> str:
     """Return the short table: ratios on the CPU, where times of other machines mean little, and on the GPU."""
     rows = []
-    for name in ("dense softmax", *_GPU_SOFTMAXES, "hierarchical softmax", "sampled softmax"):
-        on_cpu = "" if name in _GPU_SOFTMAXES else _ratio(measured, "cpu", name)
-        label = f"{name}, 793,471 classes / factored Z-loss"
-        rows.append([label, on_cpu, _ratio(measured, "cuda", name)])
+    for entry in ("dense", *_GPU_SOFTMAXES, "hierarchical", "sampled"):
+        on_cpu = "" if entry in _GPU_SOFTMAXES else _ratio(measured, "cpu", entry)
+        label = f"{head_title(entry)}, 793,471 classes / factored Z-loss"
+        rows.append([label, on_cpu, _ratio(measured, "cuda", entry)])
     growth = [_growth(measured, device) for device in DEVICES]
     rows.append(["factored Z-loss, many classes / few", *growth])
     table = markdown_table(["one step of the output layer, B = 200, H = 512", "CPU", "GPU"], rows)
-    factored = fastest(measured.latest("output", "cuda"), FACTORED_NAMES, **LARGEST)
+    factored = fastest(measured.latest("output", "cuda"), FACTORED_KEYS, **LARGEST)
     last = f"| factored Z-loss, 793,471 classes | | {milliseconds(factored)} |"
     return f"{table}\n{last}\n\n{measured.source('output')}"
 
 
-def _ratio(measured: Measurements, device: Device, name: str) -> str:
+def _ratio(measured: Measurements, device: Device, entry: str) -> str:
     """Return the ratio of a head to the factored one, both of the latest run."""
     run = measured.latest("output", device)
-    own, pace = (fastest(run, names, **LARGEST) for names in ((name,), FACTORED_NAMES))
+    own, pace = (fastest(run, entries, **LARGEST) for entries in ((entry,), FACTORED_KEYS))
     return number(ratio_to_z_loss(own, pace, device))
 
 
@@ -60,35 +63,38 @@ def heads(measured: Measurements) -> str:
     """Return the table of every head at every size: ratios on the CPU, times on the GPU, memory on both."""
     places = [f"{place}, C = {size:,}" for place in ("CPU", "GPU") for size in _SIZES]
     columns = ["one step, B = 200, H = 512", *places, "memory, CPU", "memory, GPU"]
-    on_cpu, on_gpu = (measured.records("output", device) for device in DEVICES)
+    on_cpu, on_gpu = (measured.bench_records(LayerRecord, "output", device) for device in DEVICES)
     rows = []
-    for name, targets, launch in _rows(on_gpu):
-        where = {"name": name, "batch": 200, "targets": targets, "launch": launch}
+    for entry, targets, launch in _rows(on_gpu):
+        where = {"entry": entry, "batch": 200, "targets": targets, "launch": launch}
         law = ", words by frequency" if targets == "zipf" else ""
         graph = ", CUDA graph" if launch == "graph" else ""
-        rows.append([f"{name}{law}{graph}", *_cells_of_head(measured, on_cpu, on_gpu, where)])
+        rows.append(
+            [f"{head_title(entry)}{law}{graph}", *_cells_of_head(measured, on_cpu, on_gpu, where)]
+        )
     table = markdown_table(columns, rows)
     return f"{table}\n\n{_OF_ANOTHER_RUN}\n\n{measured.source('output')}"
 
 
-def _rows(records: list[Record]) -> list[tuple[str, str, str]]:
-    """Return name, targets and launch of each row, in the order of the records; rows of one head are together."""
+def _rows(records: list[LayerRecord]) -> list[tuple[str, Law, Launch]]:
+    """Return head, targets and launch of each row, in the order of the records; rows of one head are together."""
     shown = [
         record
         for record in records
-        if record["name"] != "refactor"
-        and (record["launch"] == "eager" or record["time_ms"] is not None)
+        if record.entry != "refactor"  # in the first benchmark only
+        and (record.launch == "eager" or record.time_ms is not None)
     ]
-    order = list(dict.fromkeys((record["name"], record["targets"]) for record in shown))
-    rows = dict.fromkeys((record["name"], record["targets"], record["launch"]) for record in shown)
+    order = list(dict.fromkeys((record.entry, record.targets) for record in shown))
+    rows = dict.fromkeys((record.entry, record.targets, record.launch) for record in shown)
     return sorted(rows, key=lambda row: order.index(row[:2]))
 
 
 def _cells_of_head(
-    measured: Measurements, on_cpu: list[Record], on_gpu: list[Record], where: Record
+    measured: Measurements, on_cpu: list[LayerRecord], on_gpu: list[LayerRecord], where: Step
 ) -> list[str]:
     """Return ratios on the CPU, times on the GPU and memory; a graph has times only."""
-    growth = [record for record in measured.records("scaling", "cuda") if record["hidden"] == 512]
+    scaling = measured.bench_records(LayerRecord, "scaling", "cuda")
+    growth = [record for record in scaling if record.hidden == 512]
     gpu = [first([*on_gpu, *growth], where | {"classes": size}) for size in _SIZES]
     times = [_marked(milliseconds, record, on_gpu) for record in gpu]
     if where["launch"] == "graph":
@@ -99,10 +105,15 @@ def _cells_of_head(
     return [*ratios, *times, *memory]
 
 
-def _marked(cell: Callable[[Record], str], record: Record, records: list[Record]) -> str:
+def _marked(
+    cell: Callable[[LayerRecord | None], str],
+    record: LayerRecord | None,
+    records: list[LayerRecord],
+) -> str:
     """Return the cell, with a star where it was not measured together with the first of all records."""
-    is_of_another = record["time_ms"] is not None and record["commit"] != records[0]["commit"]
-    return f"{cell(record)}*" if is_of_another else cell(record)
+    if record is None or record.time_ms is None or record.commit == records[0].commit:
+        return cell(record)
+    return f"{cell(record)}*"
 
 
 def gram(measured: Measurements) -> str:
@@ -110,7 +121,7 @@ def gram(measured: Measurements) -> str:
     rows = []
     for batch in (200, 1000, 4000):
         where = {"batch": batch, "classes": 100_000, "launch": "eager"}
-        above, below = ({"names": (name,)} | where for name in ("dense Z-loss", "Gram Z-loss"))
+        above, below = ({"entries": (entry,)} | where for entry in ("dense-z", "gram-z"))
         quotients = [measured.quotient("gram", device, above, below) for device in DEVICES]
         rows.append([f"B = {batch:,}", *(number(quotient, ".2f") for quotient in quotients)])
     columns = ["Z-loss, C = 100,000, H = 512: time of dense / Gram", "CPU", "GPU"]
@@ -119,7 +130,9 @@ def gram(measured: Measurements) -> str:
 
 def profile(measured: Measurements) -> str:
     """Return the parts of a captured step, and the time that the arithmetic of its products alone would take."""
-    profiles = [_Profile(record) for record in measured.records("profile", "cuda")]
+    profiles = [
+        _Profile(record) for record in measured.bench_records(ProfileRecord, "profile", "cuda")
+    ]
     parts: dict[str, Callable[[_Profile], float]] = {
         "until the loss is known": lambda one: one.until("_losses_and_slopes"),
         "until the layer below has its gradient": lambda one: (
@@ -129,12 +142,12 @@ def profile(measured: Measurements) -> str:
             one.until(one.last) - one.of(one.last) - one.until("_gradient")
         ),
         "change of all factors and rows": lambda one: one.of(one.last),
-        "**the whole graph**": lambda one: 1000 * one.record["time_ms"],
+        "**the whole graph**": lambda one: 1000 * one.record.time_ms,
         "its products alone, at the speed of large ones": lambda one: (
-            1000 * one.record["arithmetic_ms"]
+            1000 * one.record.arithmetic_ms
         ),
     }
-    batches = [f"B = {one.record['batch']:,}" for one in profiles]
+    batches = [f"B = {one.record.batch:,}" for one in profiles]
     rows = [[part, *(f"{value(one):.0f}" for one in profiles)] for part, value in parts.items()]
     table = markdown_table(["microseconds, H = 512, C = 793,471", *batches], rows)
     return f"{table}\n\n{measured.source('profile')}"
@@ -143,20 +156,20 @@ def profile(measured: Measurements) -> str:
 class _Profile:
     """The record of a profile. Times are in microseconds from the first launch of the graph."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: ProfileRecord) -> None:
         self.record = record
-        self._launches = {launch["name"]: launch for launch in record["launches"]}
+        self._launches = {launch.name: launch for launch in record.launches}
 
     @property
     def last(self) -> str:
         """The launch that changes the factors."""
-        return str(self.record["launches"][-1]["name"])
+        return self.record.launches[-1].name
 
     def of(self, name: str) -> float:
         """Return the time of a launch."""
-        return float(self._launches[name]["time_us"])
+        return self._launches[name].time_us
 
     def until(self, name: str) -> float:
         """Return the time at which a launch has ended."""
-        start, origin = (self._launches[launch]["start_us"] for launch in (name, "_gather"))
-        return float(start) + self.of(name) - float(origin)
+        start, origin = (self._launches[launch].start_us for launch in (name, "_gather"))
+        return start + self.of(name) - origin

@@ -5,20 +5,15 @@ from typing import NamedTuple
 
 from benchmarks.markdown_cells import markdown_table
 from benchmarks.measurements import Measurements
-from benchmarks.speed_tables import FACTORED_NAMES, LARGEST
-from reproduction.report.timings import by_turns, fastest
+from benchmarks.speed_tables import FACTORED_KEYS, LARGEST
+from reproduction.report.timings import fastest
 from reproduction.timed_parts import DEVICES, PLACES
 from zloss_lab.bench.model_suite import EPOCH_NGRAMS
 from zloss_lab.bench.output_suite import ONE_BILLION_WORD
 
 _FIL8_CLASSES = 213_271
-_DENSE = (
-    "dense softmax, TF32",
-    "dense softmax, bf16",
-    "dense softmax, TF32, compiled",
-    "dense softmax, bf16, compiled",
-)
-_CUT = ("dense softmax, CCE, bf16", "dense softmax, CCE exact, bf16")
+_DENSE = ("dense-tf32", "dense-bf16", "dense-compiled", "dense-bf16-compiled")
+_CUT = ("cce", "cce-exact")
 
 
 class Target(NamedTuple):
@@ -54,16 +49,16 @@ def _layer_targets(measured: Measurements) -> Iterator[Target]:
     bounds = {200: ("0.10", 70, 60, 9, 5), 1000: ("0.20", 130, 45, 12, 4)}
     for batch, (own, dense, cut, hierarchical, sampled) in bounds.items():
         where = LARGEST | {"batch": batch}
-        factored = {"names": FACTORED_NAMES} | where
+        factored = {"entries": FACTORED_KEYS} | where
         time_ms = measured.time_ms("output", factored)
         yield Target(f"factored Z-loss, B = {batch:,}", f"<= {own} ms", time_ms, " ms")
-        for label, names, bound in (
+        for label, entries, bound in (
             ("dense softmax (best of TF32, bf16, compiled)", _DENSE, dense),
             ("cut cross-entropy (the faster of both modes)", _CUT, cut),
-            ("hierarchical softmax", ("hierarchical softmax",), hierarchical),
-            ("sampled softmax, 8192 samples", ("sampled softmax",), sampled),
+            ("hierarchical softmax", ("hierarchical",), hierarchical),
+            ("sampled softmax, 8192 samples", ("sampled",), sampled),
         ):
-            quotient = measured.quotient("output", "cuda", {"names": names} | where, factored)
+            quotient = measured.quotient("output", "cuda", {"entries": entries} | where, factored)
             yield Target(f"{label} / factored, B = {batch:,}", f">= {bound}", quotient)
         many, few = (factored | {"hidden": 512, "classes": 10**power} for power in (7, 4))
         growth = measured.quotient("scaling", "cuda", many, few)
@@ -72,9 +67,9 @@ def _layer_targets(measured: Measurements) -> Iterator[Target]:
 
 def _model_targets(measured: Measurements) -> Iterator[Target]:
     """Yield the targets of whole networks on the GPU."""
-    net1 = {"names": ("net1, factored",), "batch": 200}
-    net2 = {"names": ("net2, factored",), "batch": 1000}
-    dense = net1 | {"names": tuple(f"net1, {name}" for name in _DENSE)}
+    net1 = {"entries": FACTORED_KEYS, "network": "net1", "batch": 200}
+    net2 = {"entries": FACTORED_KEYS, "network": "net2", "batch": 1000}
+    dense = net1 | {"entries": _DENSE}
     step_ms = measured.time_ms("model", net1)
     epoch_min = None if step_ms is None else EPOCH_NGRAMS / 200 * step_ms / 60_000
     yield Target("net1, factored Z-loss, B = 200", "<= 0.30 ms", step_ms, " ms")
@@ -88,8 +83,8 @@ def _model_targets(measured: Measurements) -> Iterator[Target]:
 
 def _evaluation_targets(measured: Measurements) -> Iterator[Target]:
     """Yield the targets of ranks and of a refactor on the GPU."""
-    ranks = {"names": ("factored, rank",), "batch": 82_000, "classes": ONE_BILLION_WORD}
-    refactor = {"names": ("factored, refactor",), "classes": ONE_BILLION_WORD}
+    factored = {"entries": FACTORED_KEYS, "classes": ONE_BILLION_WORD}
+    ranks, refactor = factored | {"task": "rank", "batch": 82_000}, factored | {"task": "refactor"}
     rank_ms = measured.time_ms("eval", ranks)
     rank_s = None if rank_ms is None else rank_ms / 1000
     yield Target("ranks of 82,000 examples over 793,471 classes", "<= 1.5 s", rank_s, " s")
@@ -102,7 +97,7 @@ def _refactor_targets(measured: Measurements) -> Iterator[Target]:
     for device in reversed(DEVICES):
         shares = (
             100 * record["refactor_share"]
-            for record in measured.records("language_model", device)
+            for record in measured.training_records("language_model", device)
             if record["classes"] == _FIL8_CLASSES and "refactor_share" in record
         )
         label = f"share of refactors in a run with {_FIL8_CLASSES:,} classes, {PLACES[device]}"
@@ -111,10 +106,12 @@ def _refactor_targets(measured: Measurements) -> Iterator[Target]:
 
 def _cpu_targets(measured: Measurements) -> Iterator[Target]:
     """Yield the ratios of dense softmax on the CPU, from the latest runs that have it."""
-    for label, suite, name, bound in (
-        ("output layer, dense softmax / factored, CPU", "output", "dense softmax", "200"),
-        ("net1, dense softmax / factored, CPU", "model", "net1, dense softmax", "10.5"),
+    where = {"batch": 200, "classes": ONE_BILLION_WORD}
+    for label, suite, network, bound in (
+        ("output layer, dense softmax / factored, CPU", "output", {}, "200"),
+        ("net1, dense softmax / factored, CPU", "model", {"network": "net1"}, "10.5"),
     ):
         runs = measured.runs(suite, "cpu")
-        steps = (fastest(run, (name,), batch=200, classes=ONE_BILLION_WORD) for run in runs)
-        yield Target(label, f">= {bound}", next((by_turns(step) for step in steps if step), None))
+        steps = (fastest(run, ("dense",), **where, **network) for run in runs)
+        ratio = next((step.ratio_to_factored for step in steps if step), None)
+        yield Target(label, f">= {bound}", ratio)

@@ -24,7 +24,7 @@ def accuracy(measured: Measurements) -> str:
             str(record.get("refactors", "")),
         ]
         for device in DEVICES
-        for record in measured.records("long_run", device)
+        for record in measured.training_records("long_run", device)
     ]
     return f"{markdown_table(columns, rows)}\n\n{measured.source('long_run')}"
 
@@ -76,7 +76,11 @@ def learning(measured: Measurements) -> str:
 
 
 def _language_models(measured: Measurements) -> list[Record]:
-    return [record for device in DEVICES for record in measured.records("language_model", device)]
+    return [
+        record
+        for device in DEVICES
+        for record in measured.training_records("language_model", device)
+    ]
 
 
 def _layers(network: Record) -> str:

@@ -14,6 +14,7 @@ from benchmarks.speed_tables import gram, heads, speed
 from benchmarks.speed_targets import targets
 from benchmarks.tables import DOCUMENTS, PICTURE, TABLES, TIMINGS, rebuilt, stale_files
 from reproduction.timed_parts import DEVICES
+from zloss_lab.records import Record
 
 
 def test_documents_show_what_the_records_say() -> None:
@@ -47,54 +48,52 @@ def test_a_stale_or_missing_picture_is_noticed(
 
 def test_the_picture_has_every_contestant(tmp_path: Path) -> None:
     for one in CONTESTANTS:
-        times = step_times(TIMINGS, one.head)
+        times = step_times(TIMINGS, one.entry)
         assert min(times) == 10_000
         assert max(times) >= 793_471
     assert len(step_times(TIMINGS, "factored")) == 4
     for name in ("scaling", "adaptive", "output_layer"):
-        keep(tmp_path, f"{name}.cuda.jsonl", name="factored", time_ms=1.0)
+        keep(tmp_path, f"{name}.cuda.jsonl", entry="factored", time_ms=1.0)
     with pytest.raises(ValueError, match="no run on a GPU has factored at several numbers"):
         step_times(tmp_path, "factored")
 
 
+PLACE = {"device": "a device", "versions": {"torch": "2.13"}, "commit": "abc1234"}
+
+
 def keep(folder: Path, file: str, **record: Any) -> None:
-    defaults = {
-        "batch": 200,
-        "hidden": 512,
-        "classes": 793_471,
-        "targets": "uniform",
-        "launch": "eager",
-        "seed": 0,
-    }
-    told = {
-        "device": "a device",
-        "versions": {"torch": "2.13"},
-        "commit": "abc1234",
-        "peak_bytes": 10**9,
-    }
+    """Add a record of a step of the output layer, or of a whole network to a file whose name begins with "model"."""
+    sizes = {"batch": 200, "hidden": 512, "classes": 793_471}
+    head = {"head": "a head", "loss": "a loss", "options": {}, "precision": "float32"}
+    step = {"suite": "output", "targets": "uniform", "launch": "eager", "seed": 0}
+    if file.startswith("model."):
+        step |= {"suite": "model", "network": "net1", "trunk_precision": "float32"}
+    keep_line(folder, file, sizes | head | step | {"peak_bytes": 10**9} | PLACE | record)
+
+
+def keep_line(folder: Path, file: str, record: Record) -> None:
+    """Add a record to a file."""
     with (folder / file).open("a") as records:
-        records.write(json.dumps(defaults | told | record) + "\n")
+        records.write(json.dumps(record) + "\n")
 
 
 def test_targets_stand_beside_measurements(tmp_path: Path) -> None:
     measured = Measurements(tmp_path)
     rows = [line for line in targets(measured).splitlines()[2:] if line.startswith("|")]
     assert all("not measured" in row for row in rows)
-    keep(tmp_path, "output.cuda.jsonl", name="factored", time_ms=2.0)
-    keep(tmp_path, "output.cuda.jsonl", name="factored", time_ms=0.1, launch="graph")
-    keep(tmp_path, "output.cuda.jsonl", name="dense softmax, TF32", time_ms=8.0)
-    keep(tmp_path, "output.cuda.jsonl", name="dense softmax, bf16", time_ms=7.5)
+    keep(tmp_path, "output.cuda.jsonl", entry="factored", time_ms=2.0)
+    keep(tmp_path, "output.cuda.jsonl", entry="factored", time_ms=0.1, launch="graph")
+    keep(tmp_path, "output.cuda.jsonl", entry="dense-tf32", time_ms=8.0)
+    keep(tmp_path, "output.cuda.jsonl", entry="dense-bf16", time_ms=7.5)
     keep(
         tmp_path,
         "output.cuda.jsonl",
-        name="hierarchical softmax",
+        entry="hierarchical",
         time_ms=None,
         missing="nothing works",
     )
-    keep(tmp_path, "model.cuda.jsonl", name="net1, factored", time_ms=0.3)
-    keep(
-        tmp_path, "model.cpu.jsonl", name="net1, dense softmax", time_ms=1.0, ratio_to_factored=11.5
-    )
+    keep(tmp_path, "model.cuda.jsonl", entry="factored", time_ms=0.3)
+    keep(tmp_path, "model.cpu.jsonl", entry="dense", time_ms=1.0, ratio_to_factored=11.5)
     lines = targets(measured).splitlines()
     assert "| factored Z-loss, B = 200 | <= 0.10 ms | 0.1 ms |" in lines
     assert (
@@ -111,13 +110,13 @@ def test_targets_stand_beside_measurements(tmp_path: Path) -> None:
 def test_new_records_take_the_place_of_old_ones(tmp_path: Path) -> None:
     measured = Measurements(tmp_path)
     for device in DEVICES:
-        keep(tmp_path, f"output_layer.{device}.jsonl", name="factored", time_ms=1.0)
+        keep(tmp_path, f"output_layer.{device}.jsonl", entry="factored", time_ms=1.0)
         for classes in (10_000, 793_471):
-            keep(tmp_path, f"output.{device}.jsonl", name="factored", time_ms=3.0, classes=classes)
+            keep(tmp_path, f"output.{device}.jsonl", entry="factored", time_ms=3.0, classes=classes)
             keep(
                 tmp_path,
                 f"output.{device}.jsonl",
-                name="factored",
+                entry="factored",
                 time_ms=2.0,
                 classes=classes,
                 launch="graph",
@@ -125,7 +124,7 @@ def test_new_records_take_the_place_of_old_ones(tmp_path: Path) -> None:
         keep(
             tmp_path,
             f"output.{device}.jsonl",
-            name="sampled softmax",
+            entry="sampled",
             time_ms=9.0,
             ratio_to_factored=4.25,
         )
@@ -142,14 +141,14 @@ def test_new_records_take_the_place_of_old_ones(tmp_path: Path) -> None:
 def test_no_time_is_divided_by_that_of_another_run(tmp_path: Path) -> None:
     """What the latest run has not is taken from an earlier one, both sides of it; a better time there is not."""
     measured = Measurements(tmp_path)
-    keep(tmp_path, "output.cuda.jsonl", name="factored", time_ms=0.1)
-    keep(tmp_path, "output.cuda.jsonl", name="dense softmax, CCE, bf16", time_ms=10.0)
-    keep(tmp_path, "output_layer.cuda.jsonl", name="factored", time_ms=0.5)
-    keep(tmp_path, "output_layer.cuda.jsonl", name="dense softmax, CCE", time_ms=9.0)
-    keep(tmp_path, "output_layer.cuda.jsonl", name="sampled softmax", time_ms=4.0)
-    keep(tmp_path, "gram.cuda.jsonl", name="dense Z-loss", time_ms=2.0, classes=100_000)
-    keep(tmp_path, "output_layer.cuda.jsonl", name="dense Z-loss", time_ms=8.0, classes=100_000)
-    keep(tmp_path, "output_layer.cuda.jsonl", name="Gram Z-loss", time_ms=4.0, classes=100_000)
+    keep(tmp_path, "output.cuda.jsonl", entry="factored", time_ms=0.1)
+    keep(tmp_path, "output.cuda.jsonl", entry="cce", time_ms=10.0)
+    keep(tmp_path, "output_layer.cuda.jsonl", entry="factored", time_ms=0.5)
+    keep(tmp_path, "output_layer.cuda.jsonl", entry="cce", time_ms=9.0)
+    keep(tmp_path, "output_layer.cuda.jsonl", entry="sampled", time_ms=4.0)
+    keep(tmp_path, "gram.cuda.jsonl", entry="dense-z", time_ms=2.0, classes=100_000)
+    keep(tmp_path, "output_layer.cuda.jsonl", entry="dense-z", time_ms=8.0, classes=100_000)
+    keep(tmp_path, "output_layer.cuda.jsonl", entry="gram-z", time_ms=4.0, classes=100_000)
     lines = targets(measured).splitlines()
     assert "| factored Z-loss, B = 200 | <= 0.10 ms | 0.1 ms |" in lines
     assert (
@@ -166,21 +165,21 @@ def test_cells_of_earlier_runs_are_marked(tmp_path: Path) -> None:
         ("cuda", "output", "new", 0.1),
         ("cuda", "output_layer", "old", 0.5),
     ):
-        keep(tmp_path, f"{file}.{device}.jsonl", name="factored", time_ms=time_ms, commit=commit)
+        keep(tmp_path, f"{file}.{device}.jsonl", entry="factored", time_ms=time_ms, commit=commit)
         keep(
             tmp_path,
             f"{file}.{device}.jsonl",
-            name="factored",
+            entry="factored",
             time_ms=2 * time_ms,
             commit=commit,
             classes=10_000,
         )
-    keep(tmp_path, "output_layer.cuda.jsonl", name="NCE", time_ms=3.0, commit="old")
-    keep(tmp_path, "speed.cpu.jsonl", name="factored", time_ms=9.0, ratio_to_factored=1.0)
+    keep(tmp_path, "output_layer.cuda.jsonl", entry="nce", time_ms=3.0, commit="old")
+    keep(tmp_path, "speed.cpu.jsonl", entry="factored", time_ms=9.0, ratio_to_factored=1.0)
     keep(
         tmp_path,
         "output_layer.cpu.jsonl",
-        name="NCE",
+        entry="nce",
         time_ms=3.0,
         ratio_to_factored=6.0,
         commit="old",
@@ -199,9 +198,21 @@ def test_cells_of_earlier_runs_are_marked(tmp_path: Path) -> None:
 
 def test_shares_of_refactors_are_of_the_text_they_name(tmp_path: Path) -> None:
     measured = Measurements(tmp_path)
-    keep(tmp_path, "language_model.cpu.jsonl", classes=10_000, refactor_share=0.5)
-    keep(tmp_path, "language_model.cpu.jsonl", classes=213_271, refactor_share=0.02)
-    keep(tmp_path, "language_model.cuda.jsonl", classes=10_000, refactor_share=0.5)
+    keep_line(
+        tmp_path,
+        "language_model.cpu.jsonl",
+        PLACE | {"seed": 0, "classes": 10_000, "refactor_share": 0.5},
+    )
+    keep_line(
+        tmp_path,
+        "language_model.cpu.jsonl",
+        PLACE | {"seed": 0, "classes": 213_271, "refactor_share": 0.02},
+    )
+    keep_line(
+        tmp_path,
+        "language_model.cuda.jsonl",
+        PLACE | {"seed": 0, "classes": 10_000, "refactor_share": 0.5},
+    )
     lines = targets(measured).splitlines()
     assert "| share of refactors in a run with 213,271 classes, CPU | < 5 % | 2 % |" in lines
     assert (

@@ -7,6 +7,7 @@ from reproduction.report.score_texts import TIMES
 from reproduction.report.table_cells import NOT_PRINTED, NOT_RUN
 from reproduction.report.timings import duration
 from reproduction.timed_parts import DEVICES, PARTS, PLACES, Device, Part, bench_command
+from zloss_lab.bench.entries import head_title
 from zloss_lab.bench.model_suite import BATCHES, EPOCH_NGRAMS
 
 _TITLES = {"softmax": "softmax", "hierarchical": "H-softmax", "z_loss": "Z-loss"}
@@ -60,9 +61,9 @@ def epochs_notes(evidence: Evidence) -> list[str]:
     ]
     for device in DEVICES:
         steps = [evidence.timings.step(part, "softmax", device) for part in PARTS]
-        ways = dict.fromkeys(step["name"].removeprefix("net1, ") for step in steps if step)
+        ways = dict.fromkeys(head_title(step.entry) for step in steps if step)
         if ways:
-            machines = dict.fromkeys(step["device"] for step in steps if step)
+            machines = dict.fromkeys(step.device for step in steps if step)
             notes.append(
                 f"{PLACES[device]}: {'; '.join(machines)}; softmax as it is fastest there: {'; '.join(ways)}."
             )

@@ -16,10 +16,10 @@ from reproduction.results.schema import (
     TrainingResult,
     TunedResult,
 )
+from zloss_lab.bench.schema import BenchRecord
 from zloss_lab.corpora import CATALOGUE
 from zloss_lab.corpora.catalogue import SPLITS
 from zloss_lab.experiments import preset_network
-from zloss_lab.records import Record
 
 
 def methods_section(evidence: Evidence) -> Section:
@@ -173,32 +173,23 @@ def experiments(evidence: Evidence) -> dict[str, Sequence[TrainingResult]]:
     }
 
 
-Measured = TrainingResult | Record  # each says where it was measured
-
-
-def _get(source: Measured, name: str) -> Any:
-    return source[name] if isinstance(source, dict) else getattr(source, name)
+Measured = TrainingResult | BenchRecord  # each says where it was measured
 
 
 def _devices(sources: Iterable[Measured]) -> Iterable[str]:
-    return (_get(source, "device") for source in sources)
+    return (source.device for source in sources)
 
 
 def _versions(sources: Iterable[Measured]) -> Iterable[str]:
     shown = ("python", "torch", "zloss")
     return (
         ", ".join(f"{name} {found[name]}" for name in shown if name in found)
-        for found in map(_all_versions, sources)
+        for found in (source.versions for source in sources)
     )
 
 
-def _all_versions(source: Measured) -> Mapping[str, str]:
-    versions: Mapping[str, str] = _get(source, "versions")
-    return versions
-
-
 def _commits(sources: Iterable[Measured]) -> Iterable[str]:
-    return (_get(source, "commit") for source in sources)
+    return (source.commit for source in sources)
 
 
 def _distinct(values: Iterable[str]) -> str:

@@ -5,49 +5,49 @@ from one run. On a CPU it is the median over turns, on a GPU the quotient of med
 fastest in that run.
 """
 
-import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from reproduction.timed_parts import DEVICES, PARTS, Device, Part
 from zloss_lab.bench.model_suite import BATCHES, EPOCH_NGRAMS
 from zloss_lab.bench.output_suite import ONE_BILLION_WORD
-from zloss_lab.records import Record, read_records
+from zloss_lab.bench.schema import (
+    BenchRecord,
+    HeadRecord,
+    LayerRecord,
+    NetworkRecord,
+    StepRecord,
+)
+from zloss_lab.records import read_records_as
 
 FILES: Mapping[str, tuple[str, ...]] = {  # the latest first
     "model": ("model",),
     "output": ("output", "speed"),
     "scaling": ("scaling", "output", "speed"),
 }
-# The names of the steps of each loss. Softmax has every form that is exact. Cut cross-entropy leaves out small
+# The keys of the heads of each loss. Softmax has every form that is exact. Cut cross-entropy leaves out small
 # gradients, so it is not among them.
-STEP_NAMES = {
+HEADS_OF_LOSS = {
     "softmax": (
-        "dense softmax",
-        "dense softmax, TF32",
-        "dense softmax, bf16",
-        "dense softmax, TF32, compiled",
-        "dense softmax, bf16, compiled",
-        "dense softmax, linear_cross_entropy, tuned",
-        "dense softmax, linear_cross_entropy, tuned, TF32",
-        "dense softmax, CCE exact, bf16",
+        "dense",
+        "dense-tf32",
+        "dense-bf16",
+        "dense-compiled",
+        "dense-bf16-compiled",
+        "lce-tuned",
+        "lce-tuned-tf32",
+        "cce-exact",
     ),
-    "hierarchical": ("hierarchical softmax",),
+    "hierarchical": ("hierarchical",),
     "z_loss": ("factored",),
 }
 _BATCH, _HIDDEN = BATCHES["net1"], 512
 
-_KINDS: dict[str, tuple[type, str]] = {  # of the values that every line has
-    "name": (str, "text"),
-    "device": (str, "text"),
-    "versions": (dict, "an object"),
-    "commit": (str, "text"),
-}
-
-BenchRun = list[Record]  # the records of one file
+BenchRun = Sequence[StepRecord]  # the records of one file
+AnyRecord = TypeVar("AnyRecord", bound=HeadRecord)
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,14 @@ class Timings:
         }
         return cls({name: _read(folder / f"{name}.jsonl") for name in sorted(names)})
 
-    def step(self, part: Part, loss: str, device: Device) -> Record | None:
+    def step(self, part: Part, loss: str, device: Device) -> StepRecord | None:
         """Return the fastest step of this loss at the size of One Billion Word."""
         return _fastest(self._run(part, device), part, loss)
 
     def epoch_s(self, part: Part, loss: str, device: Device) -> float | None:
         """Return the time that an epoch of One Billion Word would take."""
         step = self.step(part, loss, device)
-        return None if step is None else step["time_ms"] / 1000 * EPOCH_NGRAMS / _BATCH
+        return None if step is None else time_of(step) / 1000 * EPOCH_NGRAMS / _BATCH
 
     def ratio(self, part: Part, loss: str, device: Device) -> float | None:
         """Return the time of a step of this loss, divided by the time of a step of the Z-loss."""
@@ -93,10 +93,10 @@ class Timings:
         found = [growth for run in self._runs("scaling", device) if (growth := _growth(run, loss))]
         return max(found, key=lambda growth: growth.many / growth.few, default=None)
 
-    def used(self) -> list[Record]:
+    def used(self) -> list[StepRecord]:
         """Return one record of every run that counts."""
         runs = [self._run(part, device) for device in DEVICES for part in PARTS]
-        for device, loss in product(DEVICES, STEP_NAMES):
+        for device, loss in product(DEVICES, HEADS_OF_LOSS):
             growth = self.growth(loss, device)
             runs += [
                 run
@@ -116,80 +116,61 @@ class Timings:
 def _read(path: Path) -> BenchRun:
     if not path.exists():
         return []
-    run = read_records(path)
-    for number, record in enumerate(run, start=1):
-        if fault := _fault(record):
-            raise ValueError(f"{path}, line {number}: {fault}")
-    return run
+    kind = NetworkRecord if path.name.startswith("model.") else LayerRecord
+    return read_records_as(kind, path)
 
 
-def _fault(record: Record) -> str | None:
-    """Return the fault of a line that a table cannot use. A step that could not run has null for its time."""
-    for name, (kind, wanted) in _KINDS.items():
-        if not isinstance(record.get(name), kind):
-            return f'"{name}" must be {wanted}, got {record.get(name)!r}'
-    if "time_ms" not in record:
-        return '"time_ms" is missing'
-    for name in ("classes", "time_ms", "ratio_to_factored"):
-        value, may_be_none = record.get(name), name != "classes"
-        if not (_is_positive(value) or (value is None and may_be_none)):
-            return f'"{name}" must be a finite number above 0, got {value!r}'
-    return None
+def fastest(run: Iterable[AnyRecord], entries: Collection[str], **where: Any) -> AnyRecord | None:
+    """Return the fastest step of the heads with these keys in a run, however it is launched.
 
+    `where` has the values of other fields.
 
-def _is_positive(value: Any) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and value > 0
-    )
-
-
-def fastest(run: Iterable[Record], names: Collection[str], **where: Any) -> Record | None:
-    """Return the fastest step of these heads in a run, however it is launched.
-
-    >>> run = [{"name": "factored", "batch": 200, "time_ms": time_ms} for time_ms in (4.6, 0.1, None)]
-    >>> fastest(run, ["factored"], batch=200)
-    {'name': 'factored', 'batch': 200, 'time_ms': 0.1}
+    >>> from types import SimpleNamespace
+    >>> times = (4.6, 0.1, None)
+    >>> run = [SimpleNamespace(entry="factored", batch=200, time_ms=time_ms) for time_ms in times]
+    >>> fastest(run, ["factored"], batch=200).time_ms
+    0.1
     """
-    named = (
+    found = [
         record
         for record in run
-        if record.get("name") in names and record.get("time_ms") is not None
-    )
-    found = [
-        record for record in named if all(record.get(key) == value for key, value in where.items())
+        if record.entry in entries
+        and record.time_ms is not None
+        and all(getattr(record, field) == value for field, value in where.items())
     ]
-    return min(found, key=lambda record: float(record["time_ms"]), default=None)
+    return min(found, key=time_of, default=None)
 
 
-def ratio_to_z_loss(own: Record | None, pace: Record | None, device: Device) -> float | None:
+def time_of(record: BenchRecord) -> float:
+    """Return the time of a case in milliseconds, which must have been measured."""
+    assert record.time_ms is not None
+    return record.time_ms
+
+
+def ratio_to_z_loss(
+    own: StepRecord | None, pace: StepRecord | None, device: Device
+) -> float | None:
     """Return the time of a step divided by the time of the Z-loss in the same run, where both were measured.
 
     On a CPU it is the ratio by turns.
     """
     if own is None or pace is None:
         return None
-    return by_turns(own) if device == "cpu" else float(own["time_ms"] / pace["time_ms"])
-
-
-def by_turns(step: Record) -> float | None:
-    """Return the ratio to the factored step that this step took turns with; None without turns, as on a GPU."""
-    found = step.get("ratio_to_factored")
-    return None if found is None else float(found)
+    return own.ratio_to_factored if device == "cpu" else time_of(own) / time_of(pace)
 
 
 def _fastest(
     run: BenchRun, part: Part, loss: str, classes: int = ONE_BILLION_WORD
-) -> Record | None:
+) -> StepRecord | None:
     """Return the fastest step, with words by their frequency if the run has such steps.
 
     The time of hierarchical softmax depends on the frequencies.
     """
-    names = [f"net1, {name}" if part == "model" else name for name in STEP_NAMES[loss]]
-    where = {"batch": _BATCH, "hidden": _HIDDEN, "classes": classes}
-    return fastest(run, names, targets="zipf", **where) or fastest(run, names, **where)
+    entries = HEADS_OF_LOSS[loss]
+    where: dict[str, Any] = {"batch": _BATCH, "hidden": _HIDDEN, "classes": classes}
+    if part == "model":
+        where["network"] = "net1"
+    return fastest(run, entries, targets="zipf", **where) or fastest(run, entries, **where)
 
 
 def _growth(run: BenchRun, loss: str) -> Growth | None:
@@ -197,17 +178,14 @@ def _growth(run: BenchRun, loss: str) -> Growth | None:
 
     A mixture of both would take an effect of the targets for an effect of the size.
     """
-    of_words = [record for record in run if record.get("targets") == "zipf"]
-    return _growth_of(of_words, loss) or _growth_of(
-        [record for record in run if record not in of_words], loss
-    )
+    of_words = [record for record in run if record.targets == "zipf"]
+    others = [record for record in run if record.targets != "zipf"]
+    return _growth_of(of_words, loss) or _growth_of(others, loss)
 
 
 def _growth_of(run: BenchRun, loss: str) -> Growth | None:
-    sizes = sorted({record["classes"] for record in run if record.get("name") in STEP_NAMES[loss]})
-    times = {
-        size: step["time_ms"] for size in sizes if (step := _fastest(run, "output", loss, size))
-    }
+    sizes = sorted({record.classes for record in run if record.entry in HEADS_OF_LOSS[loss]})
+    times = {size: time_of(step) for size in sizes if (step := _fastest(run, "output", loss, size))}
     if len(times) < 2:
         return None
     few, many = min(times), max(times)

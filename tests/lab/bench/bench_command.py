@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.lab import command_line
+from zloss_lab.bench.schema import read_bench_records
 from zloss_lab.records import read_records
 
 FIELDS = {
@@ -34,4 +35,5 @@ def records_of(folder: Path, suite: str, *options: object) -> list[dict[str, Any
     assert bench(suite, *SMALL, *options, "--output", file) == 0
     records = read_records(file)
     assert all(record.keys() >= FIELDS and record["suite"] == suite for record in records)
+    assert [one.to_record() for one in read_bench_records(file)] == records
     return records

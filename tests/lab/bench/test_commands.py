@@ -15,20 +15,25 @@ from zloss_lab.records import read_records
 def test_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ("--batch", 20, "--hidden", 16, "--classes", 1000)
     records = records_of(tmp_path, "output", *sizes)
-    assert {record["name"] for record in records} == {entry.name for entry in ENTRIES.values()}
-    measured = {record["name"]: record for record in records if record["time_ms"] is not None}
+    assert {record["entry"] for record in records} == ENTRIES.keys()
+    measured = {record["entry"]: record for record in records if record["time_ms"] is not None}
     assert measured["factored"]["ratio_to_factored"] == 1
-    assert measured["dense softmax"]["ratio_to_factored"] > 0
+    assert measured["dense"]["ratio_to_factored"] > 0
     assert {record["targets"] for record in records if record["head"] == "adaptive"} == {
         "uniform",
         "zipf",
     }
     # Heads that cannot run are named, each with the reason.
-    missing = {record["name"]: record["missing"] for record in records if record["time_ms"] is None}
-    assert missing["dense softmax, TF32"] == "needs a GPU"
-    assert "torch.compile" in missing["dense softmax, TF32, compiled"]
+    missing = {
+        record["entry"]: record["missing"] for record in records if record["time_ms"] is None
+    }
+    assert missing["dense-tf32"] == "needs a GPU"
+    assert "torch.compile" in missing["dense-compiled"]
     shown = capsys.readouterr().out
-    assert all(f"not run: {name} (eager): {reason}" in shown for name, reason in missing.items())
+    assert all(
+        f"not run: {ENTRIES[key].title} (eager): {reason}" in shown
+        for key, reason in missing.items()
+    )
 
 
 def test_output_with_chosen_targets_and_memory(
@@ -89,6 +94,7 @@ def test_data(tmp_path: Path) -> None:
     preparation, batches = records_of(
         tmp_path, "data", "--words", 5000, "--batch", 50, "--classes", 500
     )
+    assert (preparation["task"], batches["task"]) == ("preparation", "batches")
     assert preparation["words_per_s"] > 0
     assert batches["ngrams_per_s"] == pytest.approx(50 * batches["batches_per_s"], rel=0.01)
 

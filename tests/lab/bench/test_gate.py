@@ -13,11 +13,12 @@ from zloss.layers import update
 from zloss.layers.ranking import Scores
 from zloss_lab.bench import gate, peers
 from zloss_lab.bench.entries import ENTRIES, FACTORED, HeadEntry
-from zloss_lab.bench.eval_suite import RankingCase, Task
+from zloss_lab.bench.eval_suite import RankingCase
 from zloss_lab.bench.gate import WrongResultError, check_head
 from zloss_lab.bench.model_suite import check_capture
 from zloss_lab.bench.output_suite import LayerCase
 from zloss_lab.bench.peers import Peer
+from zloss_lab.bench.schema import RankingTask
 
 CPU = torch.device("cpu")
 DENSE = ENTRIES["dense"]
@@ -85,7 +86,7 @@ def test_a_step_is_checked_in_the_way_that_is_measured(
     ("task", "message"), [("rank", "ranks are not"), ("topk", "the best classes are not")]
 )
 def test_ranks_are_checked_beyond_the_first_block(
-    task: Task, message: str, monkeypatch: pytest.MonkeyPatch
+    task: RankingTask, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = RankingCase(entry=DENSE, task=task, batch=1, hidden=512, classes=100_000)
     case.check(CPU)

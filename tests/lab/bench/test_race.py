@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import pytest
 import torch
@@ -17,16 +17,28 @@ from zloss_lab.bench import race, timing
 from zloss_lab.bench.cases import Case
 from zloss_lab.bench.gate import WrongResultError
 from zloss_lab.bench.race import Conditions, Journal, Race, heats
+from zloss_lab.bench.schema import BenchRecord
 from zloss_lab.bench.timing import TimedWork, Work
-from zloss_lab.records import read_records
+from zloss_lab.records import Record, read_records
 
 CPU = torch.device("cpu")
 log: list[str] = []
 
 
 @dataclass(frozen=True, kw_only=True)
+class FakeRecord(BenchRecord):
+    suite: Literal["fake"]
+    name: str
+
+    @property
+    def title(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, kw_only=True)
 class Fake(Case):
     suite: ClassVar[str] = "fake"
+    record_kind: ClassVar[type[BenchRecord]] = FakeRecord
     title: str
     gigabytes: int = 1
     is_wrong: bool = False
@@ -37,6 +49,9 @@ class Fake(Case):
     @property
     def name(self) -> str:
         return self.title
+
+    def description(self) -> Record:
+        return super().description() | {"name": self.name}
 
     @property
     def group(self) -> Hashable:
@@ -102,8 +117,8 @@ def test_cases_take_turns(tmp_path: Path) -> None:
 def test_a_pacesetter_runs_in_every_heat_and_is_not_reported(tmp_path: Path) -> None:
     journal = measured(tmp_path, *(case(name, gigabytes=5, has_pacesetter=True) for name in "abc"))
     assert log.count("pace closed") == 3
-    assert [record["name"] for record in journal.records] == ["a", "b", "c"]
-    assert all(record["ratio_to_factored"] > 0 for record in journal.records)
+    assert [record.title for record in journal.records] == ["a", "b", "c"]
+    assert all((record.ratio_to_factored or 0) > 0 for record in journal.records)
 
 
 def test_heats_hold_what_fits() -> None:
@@ -125,15 +140,16 @@ def test_what_cannot_be_measured_is_told_and_the_rest_goes_on(tmp_path: Path) ->
         case("broken", breaks_at=0),
     ]
     journal = measured(tmp_path, *cases, case("fine"))
-    told = {record["name"]: record.get("missing", "") for record in journal.records}
+    told = {record.title: record.missing for record in journal.records}
     assert list(told) == ["missing", "wrong", "huge", "broken", "fine"]
     assert told["missing"] == "nobody has it"
     assert told["wrong"] == "refused: two and two are five"
+    assert told["huge"] is not None
     assert told["huge"].endswith("needs about 99.0 GB of memory, and 10.0 GB may be used")
     assert told["broken"] == "failed: RuntimeError: out of luck"
-    assert told["fine"] == ""
+    assert told["fine"] is None
     assert [fault.split()[0] for fault in journal.faults] == ["wrong", "broken"]
-    assert all(record["time_ms"] is None for record in journal.records[:-1])
+    assert all(record.time_ms is None for record in journal.records[:-1])
 
 
 def test_memory_that_cannot_be_measured_is_told_and_the_rest_goes_on(
@@ -146,11 +162,11 @@ def test_memory_that_cannot_be_measured_is_told_and_the_rest_goes_on(
 
     monkeypatch.setattr(race, "cpu_peak_bytes", killed_for_a)
     journal = measured(tmp_path, case("a"), case("b"), measures_memory=True)
-    assert [(record["name"], record["peak_bytes"]) for record in journal.records] == [
+    assert [(record.title, record.peak_bytes) for record in journal.records] == [
         ("a", None),
         ("b", 7),
     ]
-    assert all(record["time_ms"] > 0 for record in journal.records)
+    assert all((record.time_ms or 0) > 0 for record in journal.records)
     (fault,) = journal.faults
     assert fault.startswith("a (")
     assert fault.endswith("memory, failed: BrokenProcessPool: a process was terminated abruptly")

@@ -21,22 +21,24 @@ def file(tmp_path: Path) -> Path:
         "device": "a GPU",
         "versions": {"torch": "2.13"},
         "commit": "abc1234",
+        "seed": 0,
     }
+    head = {"head": "dense", "loss": "softmax", "options": {}, "precision": "float32"}
     times = {"time_ms_quartiles": [1.0, 3.0], "time_ms": 2.0, "peak_bytes": 1_500_000_000}
     sizes = {"batch": 200, "hidden": 512, "targets": "uniform", "launch": "graph"}
     records = [
-        place | times | sizes | {"name": name, "classes": classes}
-        for name in ("factored", "dense softmax")
+        place | head | times | sizes | {"entry": entry, "classes": classes}
+        for entry in ("factored", "dense")
         for classes in (10_000, 100_000)
     ]
     nothing = {
-        "name": "a peer",
+        "entry": "a peer",
         "classes": 10_000,
         "time_ms": None,
         "peak_bytes": None,
         "missing": "not installed",
     }
-    write_records(tmp_path / "records.jsonl", [*records, place | sizes | nothing])
+    write_records(tmp_path / "records.jsonl", [*records, place | head | sizes | nothing])
     return tmp_path / "records.jsonl"
 
 

@@ -9,7 +9,7 @@ from reproduction.report.full_report import build_report
 from reproduction.report.html import html_of
 from reproduction.report.published import EPOCH_S, convergence_ratio, epoch_ratio
 from reproduction.report.timings import Timings
-from tests.reproduction.report.made_up import keep, read, step
+from tests.reproduction.report.made_up import keep, network_step, read, step
 
 
 def test_an_epoch_is_750_000_steps(tmp_path: Path) -> None:
@@ -18,12 +18,12 @@ def test_an_epoch_is_750_000_steps(tmp_path: Path) -> None:
 
 
 def test_every_loss_is_taken_as_it_runs_fastest(tmp_path: Path) -> None:
-    names = {"dense softmax": 9.0, "dense softmax, TF32": 8.0, "dense softmax, CCE, bf16": 1.0}
+    times = {"dense": 9.0, "dense-tf32": 8.0, "cce": 1.0}
     lines = [step("factored", 3.0, "cuda"), step("factored", 0.1, "cuda", launch="graph")]
-    lines += [step(name, time_ms, "cuda") for name, time_ms in names.items()]
+    lines += [step(entry, time_ms, "cuda") for entry, time_ms in times.items()]
     lines += [
-        step("dense softmax, bf16", 0.5, "cuda", classes=10_000),
-        step("dense softmax, bf16", 0.5, "cuda", batch=100),
+        step("dense-bf16", 0.5, "cuda", classes=10_000),
+        step("dense-bf16", 0.5, "cuda", batch=100),
     ]
     keep(tmp_path / "speed.cuda.jsonl", lines)
     timings = Timings.read(tmp_path)
@@ -38,23 +38,23 @@ def test_hierarchical_softmax_is_timed_with_words_as_they_occur(tmp_path: Path) 
         tmp_path / "output.cuda.jsonl",
         [
             step("factored", 1.0, "cuda"),
-            step("hierarchical softmax", 5.0, "cuda", targets="uniform"),
-            step("hierarchical softmax", 6.0, "cuda", targets="zipf"),
+            step("hierarchical", 5.0, "cuda", targets="uniform"),
+            step("hierarchical", 6.0, "cuda", targets="zipf"),
         ],
     )
     assert Timings.read(tmp_path).ratio("output", "hierarchical", "cuda") == 6.0
 
 
 def test_ratios_on_a_cpu_are_those_of_turns(tmp_path: Path) -> None:
-    dense = step("net1, dense softmax", 500.0, "cpu") | {"ratio_to_factored": 38.5}
-    keep(tmp_path / "model.cpu.jsonl", [step("net1, factored", 10.0, "cpu"), dense])
+    dense = network_step("dense", 500.0, "cpu") | {"ratio_to_factored": 38.5}
+    keep(tmp_path / "model.cpu.jsonl", [network_step("factored", 10.0, "cpu"), dense])
     assert Timings.read(tmp_path).ratio("model", "softmax", "cpu") == 38.5
 
 
 def test_a_step_on_a_cpu_that_took_no_turns_has_no_ratio(tmp_path: Path) -> None:
     alone = {
         key: value
-        for key, value in step("dense softmax", 500.0, "cpu").items()
+        for key, value in step("dense", 500.0, "cpu").items()
         if key != "ratio_to_factored"
     }
     keep(tmp_path / "timings" / "output.cpu.jsonl", [step("factored", 10.0, "cpu"), alone])
@@ -66,7 +66,7 @@ def test_a_step_on_a_cpu_that_took_no_turns_has_no_ratio(tmp_path: Path) -> None
 def test_a_ratio_is_of_one_run(tmp_path: Path) -> None:
     keep(
         tmp_path / "speed.cuda.jsonl",
-        [step("factored", 1.0, "cuda"), step("dense softmax", 70.0, "cuda")],
+        [step("factored", 1.0, "cuda"), step("dense", 70.0, "cuda")],
     )
     keep(tmp_path / "output.cuda.jsonl", [step("factored", 0.5, "cuda")])
     timings = Timings.read(tmp_path)
@@ -75,7 +75,7 @@ def test_a_ratio_is_of_one_run(tmp_path: Path) -> None:
 
 
 def test_what_could_not_run_does_not_count(tmp_path: Path) -> None:
-    missing = step("dense softmax", 1.0, "cuda") | {"time_ms": None, "missing": "no memory"}
+    missing = step("dense", 1.0, "cuda") | {"time_ms": None, "missing": "no memory"}
     keep(tmp_path / "output.cuda.jsonl", [step("factored", 1.0, "cuda"), missing])
     assert Timings.read(tmp_path).ratio("output", "softmax", "cuda") is None
 
@@ -83,11 +83,13 @@ def test_what_could_not_run_does_not_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"time_ms": "fast"}, "\"time_ms\" must be a finite number above 0, got 'fast'"),
-        ({"classes": None}, '"classes" must be a finite number above 0, got None'),
-        ({"ratio_to_factored": [1]}, '"ratio_to_factored" must be a finite number above 0'),
-        ({"name": 7}, '"name" must be text, got 7'),
-        ({"versions": None}, '"versions" must be an object, got None'),
+        ({"time_ms": "fast"}, "time_ms must be float or none, got 'fast'"),
+        ({"time_ms": 0.0}, "time_ms must be a number above 0, got 0.0"),
+        ({"classes": None}, "classes must be int, got None"),
+        ({"classes": -1}, "classes must be a number above 0, got -1"),
+        ({"ratio_to_factored": [1]}, "ratio_to_factored must be float or none, got [1]"),
+        ({"entry": 7}, "entry must be str, got 7"),
+        ({"versions": None}, "versions must be a table of str, got None"),
     ],
 )
 def test_half_a_record_is_named(change: dict[str, Any], complaint: str, tmp_path: Path) -> None:
@@ -95,19 +97,21 @@ def test_half_a_record_is_named(change: dict[str, Any], complaint: str, tmp_path
         tmp_path / "output.cuda.jsonl",
         [step("factored", 1.0, "cuda"), step("factored", 1.0, "cuda") | change],
     )
-    with pytest.raises(ValueError, match=r"output\.cuda\.jsonl, line 2: ") as error:
+    with pytest.raises(ValueError, match=r"line 2 of .*output\.cuda\.jsonl: ") as error:
         Timings.read(tmp_path)
     assert complaint in str(error.value)
 
 
 def test_a_line_without_a_time_is_refused(tmp_path: Path) -> None:
-    line = step("factored", 1.0, "cuda")
-    for lacking in ("name", "classes", "time_ms", "device", "versions", "commit"):
+    line = network_step("factored", 1.0, "cuda")
+    for lacking in ("entry", "classes", "time_ms", "device", "versions", "commit"):
         keep(
             tmp_path / "model.cpu.jsonl",
             [{name: value for name, value in line.items() if name != lacking}],
         )
-        with pytest.raises(ValueError, match=rf'model\.cpu\.jsonl, line 1: "{lacking}" '):
+        with pytest.raises(
+            ValueError, match=rf"line 1 of .*model\.cpu\.jsonl: missing key: '{lacking}'"
+        ):
             Timings.read(tmp_path)
 
 
@@ -133,10 +137,10 @@ def test_growth_is_over_the_widest_range(tmp_path: Path) -> None:
 def test_growth_is_not_from_one_kind_of_targets_to_another(tmp_path: Path) -> None:
     uniform = {10**4: 5.0, 10**6: 15.0}
     lines = [
-        step("hierarchical softmax", time_ms, "cuda", classes=classes, targets="uniform")
+        step("hierarchical", time_ms, "cuda", classes=classes, targets="uniform")
         for classes, time_ms in uniform.items()
     ]
-    lines.append(step("hierarchical softmax", 6.0, "cuda", classes=10**6, targets="zipf"))
+    lines.append(step("hierarchical", 6.0, "cuda", classes=10**6, targets="zipf"))
     keep(tmp_path / "output.cuda.jsonl", lines)
     growth = Timings.read(tmp_path).growth("hierarchical", "cuda")
     assert growth is not None
@@ -153,7 +157,7 @@ def test_runs_of_growth_are_among_those_that_count(tmp_path: Path) -> None:
         tmp_path / "output.cuda.jsonl",
         [few, step("factored", 1.0, "cuda") | {"commit": "of output"}],
     )
-    assert [record["commit"] for record in Timings.read(tmp_path).used()] == [
+    assert [record.commit for record in Timings.read(tmp_path).used()] == [
         few["commit"],
         "of scaling",
     ]

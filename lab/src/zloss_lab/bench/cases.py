@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 
 from zloss_lab.bench.random_inputs import SEED
+from zloss_lab.bench.schema import BenchRecord
 from zloss_lab.bench.steps import Launch
 from zloss_lab.bench.timing import Work
 from zloss_lab.records import Record
@@ -19,6 +20,7 @@ class Case(ABC):
     """One measurement, which becomes one line in a file of records."""
 
     suite: ClassVar[str]
+    record_kind: ClassVar[type[BenchRecord]]
 
     batch: int
     hidden: int
@@ -28,7 +30,7 @@ class Case(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The name of the case in tables."""
+        """The name of the case in messages."""
 
     @property
     @abstractmethod
@@ -64,11 +66,14 @@ class Case(ABC):
         """Return other results that follow from the time of a step, such as examples per second."""
         return {}
 
+    def record(self, results: Record) -> BenchRecord:
+        """Return the record of the case with its results and their provenance."""
+        return self.record_kind.from_record(self.description() | results)
+
     def description(self) -> Record:
         """Return the part of the record that describes the case."""
         return {
             "suite": self.suite,
-            "name": self.name,
             "head": None,
             "loss": None,
             "batch": self.batch,

@@ -13,6 +13,7 @@ import torch
 from zloss_lab.bench.cases import Case
 from zloss_lab.bench.gate import require
 from zloss_lab.bench.random_inputs import SEED, zipf_tokens
+from zloss_lab.bench.schema import DATA_TITLES, BenchRecord, DataRecord, DataTask
 from zloss_lab.bench.timing import Work
 from zloss_lab.corpora import prepare
 from zloss_lab.ngrams import NgramBatches
@@ -28,18 +29,24 @@ class DataCase(Case):
     """A case with a text, made up by Zipf's law."""
 
     suite: ClassVar[str] = "data"
+    record_kind: ClassVar[type[BenchRecord]] = DataRecord
+    task: ClassVar[DataTask]
     words: int
 
     @property
+    def name(self) -> str:
+        return DATA_TITLES[self.task]
+
+    @property
     def group(self) -> Hashable:
-        return self.name
+        return self.task
 
     @property
     def gate(self) -> Hashable:
-        return self.name
+        return self.task
 
     def description(self) -> Record:
-        return super().description() | {"hidden": None, "words": self.words}
+        return super().description() | {"hidden": None, "task": self.task, "words": self.words}
 
     @property
     def size(self) -> str:
@@ -50,9 +57,7 @@ class DataCase(Case):
 class PreparationCase(DataCase):
     """The preparation of a corpus from a file of text."""
 
-    @property
-    def name(self) -> str:
-        return "preparation"
+    task: ClassVar[DataTask] = "preparation"
 
     def bytes_needed(self) -> int:
         return 64 * self.words
@@ -83,9 +88,7 @@ class PreparationCase(DataCase):
 class BatchesCase(DataCase):
     """A batch of n-grams from a text, in shuffled order."""
 
-    @property
-    def name(self) -> str:
-        return "batches of n-grams"
+    task: ClassVar[DataTask] = "batches"
 
     def bytes_needed(self) -> int:
         return 16 * self.words

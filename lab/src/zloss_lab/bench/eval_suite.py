@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,12 +14,11 @@ from zloss_lab.bench.entries import FACTORED, HeadEntry
 from zloss_lab.bench.gate import HIDDEN, dense_weight, require
 from zloss_lab.bench.output_suite import HeadCase
 from zloss_lab.bench.random_inputs import hidden_batches
+from zloss_lab.bench.schema import BenchRecord, RankingRecord, RankingTask
 from zloss_lab.bench.steps import layer_step
 from zloss_lab.bench.timing import Work
 from zloss_lab.evaluation import ROWS
 from zloss_lab.records import Record
-
-Task = Literal["rank", "topk", "refactor"]
 
 EVAL_HEADS = "factored,dense,hierarchical"
 TOP = 10
@@ -35,11 +34,12 @@ class RankingCase(HeadCase):
     """The ranks or the best classes of all examples, or one refactor."""
 
     suite: ClassVar[str] = "eval"
-    task: Task
+    record_kind: ClassVar[type[BenchRecord]] = RankingRecord
+    task: RankingTask
 
     @property
     def name(self) -> str:
-        return f"{self.entry.name}, {self.task}"
+        return f"{self.entry.title}, {self.task}"
 
     @property
     def group(self) -> Hashable:
@@ -154,7 +154,7 @@ def eval_cases(
     entries: Sequence[HeadEntry], *, examples: int, hidden: int, classes: int
 ) -> list[Case]:
     """Return the cases of both tasks for every entry, and a refactor for the factored layer."""
-    tasks: dict[HeadEntry, list[Task]] = {
+    tasks: dict[HeadEntry, list[RankingTask]] = {
         entry: ["rank", "topk", "refactor"] if entry is FACTORED else ["rank", "topk"]
         for entry in entries
     }

@@ -18,6 +18,7 @@ from zloss_lab.bench.entries import FACTORED, HeadEntry
 from zloss_lab.bench.gate import CLASSES, HIDDEN, STEPS, batch_size, require
 from zloss_lab.bench.output_suite import HeadCase, possible_launches
 from zloss_lab.bench.random_inputs import SEED, zipf_tokens
+from zloss_lab.bench.schema import BenchRecord, NetworkRecord
 from zloss_lab.bench.steps import Launch, TrainingStep, launched, products_of
 from zloss_lab.bench.timing import Work
 from zloss_lab.experiments import build_experiment, preset_network
@@ -44,12 +45,13 @@ class ModelCase(HeadCase):
     """One training step of a network."""
 
     suite: ClassVar[str] = "model"
+    record_kind: ClassVar[type[BenchRecord]] = NetworkRecord
     network: str
     trunk_precision: TrunkPrecision
 
     @property
     def name(self) -> str:
-        return f"{self.network}, {self.entry.name}"
+        return f"{self.network}, {self.entry.title}"
 
     @property
     def group(self) -> Hashable:

@@ -12,6 +12,7 @@ from zloss_lab.bench.cases import Case
 from zloss_lab.bench.entries import FACTORED, HeadEntry
 from zloss_lab.bench.gate import check_head
 from zloss_lab.bench.random_inputs import Law, hidden_batches
+from zloss_lab.bench.schema import BenchRecord, LayerRecord
 from zloss_lab.bench.steps import Launch, launched, layer_step
 from zloss_lab.bench.timing import Work
 from zloss_lab.records import Record
@@ -30,7 +31,7 @@ class HeadCase(Case):
 
     @property
     def name(self) -> str:
-        return self.entry.name
+        return self.entry.title
 
     def missing(self, device: torch.device) -> str | None:
         return self.entry.missing(device)
@@ -53,6 +54,7 @@ class HeadCase(Case):
     def description(self) -> Record:
         entry = self.entry
         return super().description() | {
+            "entry": entry.key,
             "head": entry.config.head,
             "loss": entry.config.loss,
             "options": dict(entry.options),
@@ -66,6 +68,7 @@ class LayerCase(HeadCase):
     """One training step of the output layer: forward, backward and update."""
 
     suite: ClassVar[str] = "output"
+    record_kind: ClassVar[type[BenchRecord]] = LayerRecord
     targets: Law = "uniform"
 
     @property

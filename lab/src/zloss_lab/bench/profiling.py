@@ -16,10 +16,11 @@ from torch.utils.flop_counter import FlopCounterMode
 import zloss
 from zloss_lab.bench.entries import FACTORED
 from zloss_lab.bench.output_suite import LayerCase
+from zloss_lab.bench.provenance import provenance_with_peers
 from zloss_lab.bench.random_inputs import hidden_batches
+from zloss_lab.bench.schema import ProfileRecord
 from zloss_lab.bench.steps import TrainingStep, launched, layer_step
 from zloss_lab.bench.timing import wait_for
-from zloss_lab.records import Record
 
 _WARM_UP, _REPLAYS, _TRIES = 20, 20, 5
 _LARGE = 4096  # rows and columns of a product that fills a GPU
@@ -35,7 +36,7 @@ _KINDS = {
 Event = tuple[str, float, float]  # name, start and duration in microseconds
 
 
-def profiled_case(*, batch: int, hidden: int, classes: int, device: torch.device) -> Record:
+def profiled_case(*, batch: int, hidden: int, classes: int, device: torch.device) -> ProfileRecord:
     """Return the record of the profile of one size."""
     case = LayerCase(entry=FACTORED, batch=batch, hidden=hidden, classes=classes, launch="graph")
     head = FACTORED.build(hidden, classes, device)
@@ -48,7 +49,7 @@ def profiled_case(*, batch: int, hidden: int, classes: int, device: torch.device
         device=device,
         steps=_WARM_UP + _REPLAYS,
     )
-    eager(*batches[0])  # the first step also looks at the whole matrix, which is no part of a step
+    eager(*batches[0])  # the first step also looks at the whole matrix, which later steps do not
     with FlopCounterMode(display=False) as counter:
         eager(*batches[0])
     step = launched(eager, "graph")
@@ -61,10 +62,9 @@ def profiled_case(*, batch: int, hidden: int, classes: int, device: torch.device
         counter.get_total_flops() / 1e9,
         product_tflops(head.layer.product_dtype, device),
     )
-    return case.description() | {
+    measured = {
         "suite": "profile",
         "time_ms": round(graph_us(launches) / 1000, 5),
-        "peak_bytes": None,
         "gflop": round(gflop, 4),
         "product_tflops": round(tflops, 2),
         "arithmetic_ms": round(gflop / tflops, 5),
@@ -73,6 +73,7 @@ def profiled_case(*, batch: int, hidden: int, classes: int, device: torch.device
             for name, start, length in launches
         ],
     }
+    return ProfileRecord.from_record(case.description() | measured | provenance_with_peers(device))
 
 
 def _events(

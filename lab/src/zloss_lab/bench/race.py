@@ -18,6 +18,7 @@ from zloss_lab.bench.gate import WrongResultError
 from zloss_lab.bench.memory import cpu_peak_bytes, gpu_peak, release, room_bytes
 from zloss_lab.bench.provenance import provenance_with_peers
 from zloss_lab.bench.random_inputs import SEED
+from zloss_lab.bench.schema import BenchRecord
 from zloss_lab.bench.timing import LONG_MS, TimedWork, median_ratio
 from zloss_lab.records import Record, write_records
 
@@ -46,17 +47,17 @@ class Journal:
         self.faults: list[str] = []  # cases that were refused or failed, with the reasons
         # The provenance is taken now, because the checkout may change before the end.
         self._where = provenance_with_peers(device)
-        self._records: dict[int, Record] = {}
+        self._records: dict[int, BenchRecord] = {}
         self.written = 0  # the number of records in the file
 
-    def add(self, place: int, record: Record) -> None:
+    def add(self, place: int, case: Case, results: Record) -> None:
         """Add the record of the case at this place, and write the file."""
-        self._records[place] = record | self._where
+        self._records[place] = case.record(results | self._where)
         write_records(self.path, self.records)
         self.written = len(self._records)
 
     @property
-    def records(self) -> list[Record]:
+    def records(self) -> list[BenchRecord]:
         """The records so far."""
         return [self._records[place] for place in sorted(self._records)]
 
@@ -127,7 +128,7 @@ class Race:
         if is_fault:
             self._note_fault(case, reason)
         nothing = {"time_ms": None, "peak_bytes": None, "missing": reason}
-        self.journal.add(self.places[case], case.description() | nothing)
+        self.journal.add(self.places[case], case, nothing)
 
     def _note_fault(self, case: Case, reason: str) -> None:
         self.journal.faults.append(f"{case.name} ({case.launch}, {case.size}): {reason}")
@@ -178,14 +179,14 @@ class Race:
         runner = heat.runners.get(case)
         if runner is None or not runner.times_ms:
             return
-        record = case.description() | runner.results() | {"peak_bytes": heat.peaks[case]}
-        record |= case.results(record["time_ms"])
+        results = runner.results() | {"peak_bytes": heat.peaks[case]}
+        results |= case.results(results["time_ms"])
         pacesetter = self._pacesetter(case)
         if pacesetter in heat.runners:
-            record["ratio_to_factored"] = median_ratio(
+            results["ratio_to_factored"] = median_ratio(
                 runner.times_ms, heat.runners[pacesetter].times_ms
             )
-        self.journal.add(self.places[case], record)
+        self.journal.add(self.places[case], case, results)
 
     def _default_turns(self, heat: Heat) -> int:
         return _FEW_TURNS if heat.slowest_ms > LONG_MS else _TURNS[self.device.type]

@@ -7,26 +7,26 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
-from zloss_lab.records import Record, read_records
+from zloss_lab.bench.schema import BenchRecord, ProfileRecord, read_bench_records
 
 # Rates that a record may have, at most one of them.
 _RATES = {"examples_per_s": "examples/s", "words_per_s": "words/s", "ngrams_per_s": "n-grams/s"}
 _TEXTS = ("what", "launch")  # the other columns are numbers
 _SIZES = ("launch", "B", "H", "C")
-# Keys that all records have, and that tables need.
-_KEYS = {"suite", "name", "batch", "hidden", "classes", "time_ms", "device", "versions", "commit"}
 
 ResultRow = dict[str, str]
 
 
-def read_all(files: Iterable[Path]) -> list[Record]:
+def read_all(files: Iterable[Path]) -> list[BenchRecord]:
     """Return the records of all files. `ValueError` for a file with other records or none."""
-    records = []
+    records: list[BenchRecord] = []
     for file in files:
-        found = read_records(file)
-        if not found or not all(record.keys() >= _KEYS for record in found):
-            raise ValueError(f"{file} has no records of a benchmark, or not only those")
-        records += found
+        try:
+            records += read_bench_records(file)
+        except ValueError as error:
+            raise ValueError(
+                f"{file} has no records of a benchmark, or not only those: {error}"
+            ) from error
     return records
 
 
@@ -85,63 +85,51 @@ class ResultTable:
         ).strip()
 
 
-def tables(records: Sequence[Record]) -> list[ResultTable]:
+def tables(records: Sequence[BenchRecord]) -> list[ResultTable]:
     """Return one table for each suite on each device."""
     found: dict[str, ResultTable] = {}
     for record in records:
-        place = f"{record['suite']}: {record['device']}, torch {record['versions']['torch']}, commit {record['commit']}"
+        place = f"{record.suite}: {record.device}, torch {record.versions['torch']}, commit {record.commit}"
         table = found.setdefault(place, ResultTable(place))
-        if record["time_ms"] is not None:
-            table.rows.append(_row(record))
-        elif (
-            line := f"{label_of(record)} ({record['launch']}): {record['missing']}"
-        ) not in table.left_out:
+        if record.time_ms is not None:
+            table.rows.append(_row(record, record.time_ms))
+        elif (line := f"{record.title} ({record.launch}): {record.missing}") not in table.left_out:
             table.left_out.append(line)
     return list(found.values())
 
 
-def launches_table(record: Record) -> Table:
+def launches_table(record: ProfileRecord) -> Table:
     """Return a table of the launches of a profile, with their starts and durations."""
     title = (
-        f"B = {record['batch']:,}, H = {record['hidden']:,}, C = {record['classes']:,}: {record['time_ms']:.4g} ms; "
-        f"its products alone, {record['gflop']:.3g} GFLOP at {record['product_tflops']:.3g} TFLOP/s, would take "
-        f"{record['arithmetic_ms']:.3g} ms"
+        f"B = {record.batch:,}, H = {record.hidden:,}, C = {record.classes:,}: {record.time_ms:.4g} ms; "
+        f"its products alone, {record.gflop:.3g} GFLOP at {record.product_tflops:.3g} TFLOP/s, would take "
+        f"{record.arithmetic_ms:.3g} ms"
     )
     table = Table("launch", title=escape(title), title_justify="left")
     for name in ("start, us", "time, us"):
         table.add_column(name, justify="right")
-    for launch in record["launches"]:
-        table.add_row(
-            escape(launch["name"]), f"{launch['start_us']:.1f}", f"{launch['time_us']:.1f}"
-        )
+    for launch in record.launches:
+        table.add_row(escape(launch.name), f"{launch.start_us:.1f}", f"{launch.time_us:.1f}")
     return table
 
 
-def _row(record: Record) -> ResultRow:
+def _row(record: BenchRecord, time_ms: float) -> ResultRow:
     """Return the row of a record. The published records of `output_layer` have a range of times but no quartiles."""
-    low, high = record.get("time_ms_quartiles") or record.get("time_ms_range") or (None, None)
+    spread = record.time_ms_quartiles or record.time_ms_range
+    ratio, epoch_s = record.ratio_to_factored, getattr(record, "epoch_s", None)
     row = {
-        "what": label_of(record),
-        "launch": record.get("launch", ""),
-        "B": _count(record["batch"]),
-        "H": _count(record["hidden"]),
-        "C": _count(record["classes"]),
-        "ms": f"{record['time_ms']:.4g}",
-        "spread": "" if low is None or high is None else f"{low:.3g}-{high:.3g}",
-        "/ factored": f"{record['ratio_to_factored']:.3g}"
-        if record.get("ratio_to_factored")
-        else "",
-        "GB": f"{record['peak_bytes'] / 1e9:.2f}" if record.get("peak_bytes") else "",
-        "epoch, min": f"{record['epoch_s'] / 60:,.1f}" if "epoch_s" in record else "",
+        "what": record.title,
+        "launch": record.launch,
+        "B": _count(record.batch),
+        "H": _count(record.hidden),
+        "C": _count(record.classes),
+        "ms": f"{time_ms:.4g}",
+        "spread": "" if spread is None else f"{spread[0]:.3g}-{spread[1]:.3g}",
+        "/ factored": f"{ratio:.3g}" if ratio else "",
+        "GB": f"{record.peak_bytes / 1e9:.2f}" if record.peak_bytes else "",
+        "epoch, min": "" if epoch_s is None else f"{epoch_s / 60:,.1f}",
     }
-    return row | {unit: _count(record[rate]) for rate, unit in _RATES.items() if rate in record}
-
-
-def label_of(record: Record) -> str:
-    """Return the name of a case in tables and plots."""
-    # In the suite "model", the words of all cases occur by Zipf's law.
-    is_by_frequency = record.get("targets") == "zipf" and record["suite"] != "model"
-    return f"{record['name']}{', words by frequency' if is_by_frequency else ''}"
+    return row | {unit: _count(getattr(record, rate, None)) for rate, unit in _RATES.items()}
 
 
 def _count(number: int | None) -> str:

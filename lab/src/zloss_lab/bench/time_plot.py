@@ -4,15 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from zloss_lab.bench.result_tables import label_of
+from zloss_lab.bench.schema import BenchRecord
 from zloss_lab.inspection.plotting import save_figure
-from zloss_lab.records import Record
 
 _COLOURS, _MARKERS = 10, "osvD^x"
 _SYMBOLS = {"suite": "", "device": "", "batch": "B = ", "hidden": "H = "}
 
 
-def plot_times(records: Sequence[Record], output: Path) -> None:
+def plot_times(records: Sequence[BenchRecord], output: Path) -> None:
     """Draw the time of a step against the number of classes in a PNG: logarithmic axes, a line per head and size."""
     if output.suffix.lower() != ".png":
         raise ValueError(f"the picture is a PNG: name {output} so, such as times.png")
@@ -41,18 +40,19 @@ def plot_times(records: Sequence[Record], output: Path) -> None:
     save_figure(figure, output, "png")
 
 
-def lines_over_classes(records: Sequence[Record]) -> dict[str, list[tuple[int, float]]]:
+def lines_over_classes(records: Sequence[BenchRecord]) -> dict[str, list[tuple[int, float]]]:
     """Return the points (C, time) of each line. A label names the sizes in which the records differ.
 
     Records without a hidden layer are left out, because they are not of a training step.
     """
-    measured = [record for record in records if record["time_ms"] is not None and record["hidden"]]
-    varying = [name for name in _SYMBOLS if len({record[name] for record in measured}) > 1]
+    measured = [record for record in records if record.time_ms is not None and record.hidden]
+    varying = [name for name in _SYMBOLS if len({getattr(one, name) for one in measured}) > 1]
     lines: dict[str, list[tuple[int, float]]] = {}
     for record in measured:
-        sizes = "".join(f", {_SYMBOLS[name]}{record[name]}" for name in varying)
-        graph = ", CUDA graph" if record.get("launch") == "graph" else ""
-        lines.setdefault(f"{label_of(record)}{graph}{sizes}", []).append(
-            (record["classes"], record["time_ms"])
-        )
+        sizes = "".join(f", {_SYMBOLS[name]}{getattr(record, name)}" for name in varying)
+        graph = ", CUDA graph" if record.launch == "graph" else ""
+        if record.time_ms is not None:
+            lines.setdefault(f"{record.title}{graph}{sizes}", []).append(
+                (record.classes, record.time_ms)
+            )
     return lines

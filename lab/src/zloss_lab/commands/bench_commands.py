@@ -21,9 +21,9 @@ from zloss_lab.bench.output_suite import (
     scaling_cases,
 )
 from zloss_lab.bench.profiling import profiled_case
-from zloss_lab.bench.provenance import provenance_with_peers
 from zloss_lab.bench.race import Journal, Race, RaceWatcher
 from zloss_lab.bench.result_tables import launches_table, read_all, tables
+from zloss_lab.bench.schema import BenchRecord
 from zloss_lab.bench.time_plot import plot_times
 from zloss_lab.command_options import AsJson, with_options
 from zloss_lab.commands.bench_options import (
@@ -42,7 +42,7 @@ from zloss_lab.commands.bench_options import (
 )
 from zloss_lab.durable import require_writable
 from zloss_lab.experiments import preset_names
-from zloss_lab.records import Record, write_records
+from zloss_lab.records import write_records
 from zloss_lab.terminal import console, errors, listed_names, positive_numbers, print_plainly
 
 bench = typer.Typer(
@@ -188,11 +188,9 @@ def profile(
         raise ValueError("a profile needs a GPU: on a CPU a step has no launches")
     file = options.output or Path("bench.profile.cuda.jsonl")
     _require_writable(file)
-    where, records = provenance_with_peers(device), []
+    records = []
     for size in positive_numbers("batch", batch, int):
-        records.append(
-            profiled_case(batch=size, hidden=hidden, classes=classes, device=device) | where
-        )
+        records.append(profiled_case(batch=size, hidden=hidden, classes=classes, device=device))
         console.print(launches_table(records[-1]))
     write_records(file, records)
     print_plainly(errors, f"{len(records)} records in {file}")
@@ -212,7 +210,7 @@ def show(
     """Show records as tables, and draw them as a plot."""
     records = read_all(files)
     if as_json:
-        print(json.dumps(records))
+        print(json.dumps([record.to_record() for record in records]))
     elif as_markdown:
         print("\n\n".join(table.to_markdown() for table in tables(records)))
     else:
@@ -256,7 +254,7 @@ def _require_writable(file: Path) -> None:
     require_writable(file.parent)
 
 
-def _print_tables(records: Sequence[Record]) -> None:
+def _print_tables(records: Sequence[BenchRecord]) -> None:
     for table in tables(records):
         console.print(table.to_rich())
         for line in table.left_out:
