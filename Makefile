@@ -35,7 +35,7 @@ $(BENCHES): bench-%: $(READY)
 	$(BIN)/zloss bench $(patsubst gram,output,$*) --device $(DEVICE) $(OPTIONS) --output $(RECORDS)/$*.$(DEVICE).jsonl
 
 long-run: $(READY)  ## 20,000 steps in float32 against dense float64 SGD, and rewrite the record
-	$(BIN)/python benchmarks/long_run.py
+	$(BIN)/python -m benchmarks.long_run
 
 docs: $(READY)  ## rebuild the tables and the picture of README.md and docs/ from the records
 	$(BIN)/python -m benchmarks.tables

@@ -1,8 +1,8 @@
 """Measure language models with the factored Z-loss: the time of an epoch beside a dense softmax, and the test scores.
 
-    python benchmarks/language_model.py --part speed --corpus data/ptb    the time of an epoch with both heads
-    python benchmarks/language_model.py --part ptb --corpus data/ptb      a training run and its test scores
-    python benchmarks/language_model.py --part fil8 --corpus data/fil8    both, with 213,271 classes
+    python -m benchmarks.language_model --part speed --corpus data/ptb    the time of an epoch with both heads
+    python -m benchmarks.language_model --part ptb --corpus data/ptb      a training run and its test scores
+    python -m benchmarks.language_model --part fil8 --corpus data/fil8    both, with 213,271 classes
 
 Prepare the corpora by `zloss data prepare`. Each part replaces its own records in records/language_model.DEVICE.jsonl
 and keeps the records of other parts. Training runs lie in the folder `--runs`; an interrupted run is continued.
@@ -20,19 +20,27 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, get_args
 
 import torch
 from rich.console import Console
 from rich.progress import track
 
 import zloss
-from zloss_lab.configuration import to_table
+from benchmarks.training_records import (
+    ComparedScores,
+    LanguageModelRecord,
+    Learning,
+    MeasuredNetwork,
+    Part,
+    Speed,
+)
+from zloss_lab.configuration import from_table, to_table
 from zloss_lab.corpora import Corpus
-from zloss_lab.evaluation import finite
 from zloss_lab.experiments import build_experiment
 from zloss_lab.inspection.trained_model import TrainedModel
 from zloss_lab.progress_bars import training_bar
-from zloss_lab.records import Record, provenance, read_records, write_records
+from zloss_lab.records import Record, provenance, read_records_as, write_records
 from zloss_lab.runs import Run, is_run
 from zloss_lab.terminal import INTERRUPTED
 from zloss_lab.training import Experiment, Trainer, fit
@@ -56,9 +64,9 @@ class Plan:
     validation_examples: int = 2000  # few, because each needs the scores of all classes
     settings: tuple[str, ...] = ()  # override the preset, as in `zloss train --set`
 
-    def experiment(self, part: str, corpus: Path, device: str) -> Experiment:
+    def experiment(self, part: Part, corpus: Path, device: str) -> Experiment:
         """Return the experiment of a part: the preset with the length of its training."""
-        length = {
+        length: dict[Part, list[str]] = {
             "speed": [],
             "ptb": [f"training.epochs={self.epochs}"],
             "fil8": [
@@ -103,22 +111,26 @@ class Timed:
                 f"{head}: the loss went from {before:.3f} to {after:.3f}; not measuring a head that does not learn"
             )
 
-    def record(self) -> Record:
+    def speed(self, factored: "Timed", plan: Plan) -> Speed:
+        """Return the time of a step, and its ratio to a step with the factored layer."""
         epoch_steps = len(self.trainer.batches)
         median_ms = statistics.median(self.times_ms)
-        return {
-            "time_ms": round(median_ms, 4),
-            "time_ms_range": [round(min(self.times_ms), 4), round(max(self.times_ms), 4)],
-            "words_per_second": round(self.trainer.config.training.batch_size / median_ms * 1000),
-            "epoch_steps": epoch_steps,
-            # Of the steps, without validations.
-            "epoch_s": round(epoch_steps * median_ms / 1000, 2),
-            "losses": [round(loss, 4) for loss in self.losses],
-        }
+        return Speed(
+            time_ms=round(median_ms, 4),
+            time_ms_range=(round(min(self.times_ms), 4), round(max(self.times_ms), 4)),
+            words_per_second=round(self.trainer.config.training.batch_size / median_ms * 1000),
+            epoch_steps=epoch_steps,
+            epoch_s=round(epoch_steps * median_ms / 1000, 2),
+            losses=tuple(round(loss, 4) for loss in self.losses),
+            ratio_to_factored=_ratio(statistics.median, self, factored),
+            ratio_of_all_time=_ratio(sum, self, factored),
+            turns=plan.turns,
+            burst=plan.burst,
+        )
 
 
-def speed(part: str, experiment: Experiment, plan: Plan) -> list[Record]:
-    """Return the records of an experiment and of the same with a dense softmax, which take turns."""
+def speed(experiment: Experiment, plan: Plan) -> list[tuple[Experiment, Speed]]:
+    """Return the speeds of an experiment and of the same with a dense softmax, which take turns."""
     training = replace(experiment.training, lr=SOFTMAX_LR, output_lr=SOFTMAX_LR)
     softmax = replace(
         experiment, network=replace(experiment.network, head=SOFTMAX), training=training
@@ -130,18 +142,7 @@ def speed(part: str, experiment: Experiment, plan: Plan) -> list[Record]:
     for timed in both:
         timed.forget_warm_up()
         timed.require_learning()
-    factored = both[0]
-    amount = {"turns": plan.turns, "burst": plan.burst}
-    return [
-        described(part, "speed", timed.trainer.config)
-        | timed.record()
-        | {
-            "ratio_to_factored": _ratio(statistics.median, timed, factored),
-            "ratio_of_all_time": _ratio(sum, timed, factored),
-        }
-        | amount
-        for timed in both
-    ]
+    return [(timed.trainer.config, timed.speed(both[0], plan)) for timed in both]
 
 
 def _ratio(measure: Callable[[list[float]], float], timed: Timed, other: Timed) -> float:
@@ -151,32 +152,24 @@ def _ratio(measure: Callable[[list[float]], float], timed: Timed, other: Timed) 
 # ---- learning --------------------------------------------------------------------------------------------------------
 
 
-def learning(part: str, experiment: Experiment, folder: Path) -> Record:
-    """Train a network, or continue its run, and return a record with its scores on the test split.
-
-    The scores of always predicting the most frequent words stand beside them.
-    """
+def learning(experiment: Experiment, folder: Path) -> Learning:
+    """Train a network, or continue its run, and return its course with its scores on the test split."""
     with training_bar(Console()) as watch:
         run = fit(experiment, folder, resume=is_run(folder), watch=watch)
     validations = [line for line in run.metrics() if line["kind"] == "validation"]
     score, trained = experiment.training.score, TrainedModel.load(folder)
-    return (
-        described(part, "learning", experiment)
-        | {
-            "steps": validations[-1]["step"],
-            "epochs": round(validations[-1]["epoch"], 4),
-            "best_step": run.best_step,
-            "validation": [[line["step"], line[score]] for line in validations],
-            "test": {
-                name: finite(result.to_record()) for name, result in trained.compare("test").items()
-            },
-        }
-        | refactoring(run, trained)
+    return Learning(
+        steps=validations[-1]["step"],
+        epochs=round(validations[-1]["epoch"], 4),
+        best_step=run.best_step,
+        validation=tuple((line["step"], line[score]) for line in validations),
+        test=ComparedScores.of(trained.compare("test")),
+        **refactoring(run, trained),
     )
 
 
-def refactoring(run: Run, trained: TrainedModel) -> Record:
-    """Return the number of refactors in a run, and their share of its time."""
+def refactoring(run: Run, trained: TrainedModel) -> dict[str, Any]:
+    """Return the fields for the number of refactors in a run, and for their share of its time."""
     layer = trained.network.head.layer
     assert isinstance(layer, zloss.FactoredLinear)
     times = []
@@ -196,60 +189,63 @@ def refactoring(run: Run, trained: TrainedModel) -> Record:
     }
 
 
-def described(part: str, what: str, experiment: Experiment) -> Record:
-    """Return the description of an experiment for a record, without the folder of the corpus."""
-    corpus, config = Corpus.open(Path(experiment.corpus)), to_table(experiment)
-    return {
-        "suite": SUITE,
-        "part": part,
-        "what": what,
-        "head": experiment.network.head.head,
-        "loss": experiment.network.head.loss,
-        "corpus": corpus.name,
-        "classes": len(corpus.vocabulary),
-        "training_words": corpus.manifest["splits"]["train"]["words"],
-        "preset": PRESET,
-        "network": config["network"],
-        "training": config["training"],
-        "seed": experiment.training.seed,
-    }
-
-
 # ---- records ---------------------------------------------------------------------------------------------------------
 
 
+def recorded(
+    measured: Speed | Learning, experiment: Experiment, part: Part, where: Record
+) -> LanguageModelRecord:
+    """Return the record of a measurement. It describes the experiment without the folder of the corpus."""
+    corpus, config = Corpus.open(Path(experiment.corpus)), to_table(experiment)
+    return LanguageModelRecord(
+        part=part,
+        head=experiment.network.head.head,
+        loss=experiment.network.head.loss,
+        corpus=corpus.name,
+        classes=len(corpus.vocabulary),
+        training_words=corpus.manifest["splits"]["train"]["words"],
+        preset=PRESET,
+        network=from_table(MeasuredNetwork, config["network"]),
+        training=config["training"],
+        seed=experiment.training.seed,
+        speed=measured if isinstance(measured, Speed) else None,
+        learning=measured if isinstance(measured, Learning) else None,
+        **where,
+    )
+
+
 def run(
-    part: str, corpus: Path, *, plan: Plan, device: str, runs: Path, output: Path
-) -> list[Record]:
+    part: Part, corpus: Path, *, plan: Plan, device: str, runs: Path, output: Path
+) -> list[LanguageModelRecord]:
     """Measure a part, and replace its records in the file."""
     where = provenance(torch.device(device))  # now, because the checkout may change before the end
     experiment = plan.experiment(part, corpus, device)
-    records: list[Record] = []
+    measured: list[tuple[Experiment, Speed | Learning]] = []
     if part in ("ptb", "fil8"):
-        records.append(learning(part, experiment, runs / f"{part}-{device}"))
+        measured.append((experiment, learning(experiment, runs / f"{part}-{device}")))
     if part in ("speed", "fil8"):
-        records += speed(part, experiment, plan)
-    records = [record | where for record in records]
-    existing = read_records(output) if output.exists() else []
-    write_records(output, [old for old in existing if old["part"] != part] + records)
+        measured += speed(experiment, plan)
+    records = [recorded(one, config, part, where) for config, one in measured]
+    existing = read_records_as(LanguageModelRecord, output) if output.exists() else []
+    write_records(output, [old for old in existing if old.part != part] + records)
     return records
 
 
-def show(record: Record) -> None:
-    if record["what"] == "speed":
+def show(record: LanguageModelRecord) -> None:
+    if speed := record.speed:
         print(
-            f"{record['head']:>8}, {record['classes']:,} classes: {record['words_per_second']:,} words/s, an epoch in "
-            f"{record['epoch_s']:,.0f} s, {record['ratio_to_factored']:.3g} times the factored step"
+            f"{record.head:>8}, {record.classes:,} classes: {speed.words_per_second:,} words/s, an epoch in "
+            f"{speed.epoch_s:,.0f} s, {speed.ratio_to_factored:.3g} times the factored step"
         )
-    else:
-        for name, scores in record["test"].items():
-            print(f"{name}: top 10 error {scores['top_10_error']:.1%} on the test split")
+    if learning := record.learning:
+        for title, scores in learning.test.by_title.items():
+            print(f"{title}: top 10 error {scores.top_10_error:.1%} on the test split")
 
 
 def main() -> int:
     default = Plan()
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--part", required=True, choices=["speed", "ptb", "fil8"])
+    parser.add_argument("--part", required=True, choices=get_args(Part))
     parser.add_argument("--corpus", required=True, type=Path, help="folder of a prepared corpus")
     parser.add_argument(
         "--device", default="cpu", choices=["cpu"] + ["cuda"] * torch.cuda.is_available()

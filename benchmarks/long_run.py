@@ -1,7 +1,7 @@
 """Compare a float32 factored layer with dense float64 SGD over 20,000 steps.
 
-    python benchmarks/long_run.py                 on the CPU, writes records/long_run.cpu.jsonl
-    python benchmarks/long_run.py --device cuda   on a GPU, writes records/long_run.cuda.jsonl
+    python -m benchmarks.long_run                 on the CPU, writes records/long_run.cpu.jsonl
+    python -m benchmarks.long_run --device cuda   on a GPU, writes records/long_run.cuda.jsonl
 
 Three layers see the same batches: the factored layer in float32, dense SGD in float64, and dense SGD in float32. The
 last one shows the errors of float32 without any factors. On a CPU there is a fourth one, the factored layer with its
@@ -12,13 +12,15 @@ import argparse
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.progress import track
 from torch import Tensor, nn
 
 import zloss
-from zloss_lab.records import Record, provenance, write_records
+from benchmarks.training_records import LAYER_TITLES, Layer, LongRunRecord
+from zloss_lab.records import provenance, write_records
 
 RECORDS = Path(__file__).parent / "records"
 
@@ -94,8 +96,8 @@ class Runner:
         """Keep the error of a loss."""
         self.loss_errors.append((loss - expected).abs())
 
-    def report(self, expected: Tensor) -> Record:
-        """Return the errors of weights and losses against the reference, and the state of the factors."""
+    def report(self, expected: Tensor) -> dict[str, Any]:
+        """Return fields of a record: errors of weights and losses against the reference, and the state of factors."""
         weight = self.layer.weight().double()
         errors = {
             "weight_error": float((weight - expected).norm() / expected.norm()),
@@ -124,20 +126,20 @@ def batches(run: LongRun, device: torch.device) -> Iterable[tuple[Tensor, Tensor
 
 def compare_with_dense(
     run: LongRun, device: torch.device, *, progress: bool = False
-) -> list[Record]:
+) -> list[LongRunRecord]:
     """Return the errors of the float32 layers against dense float64 SGD, after all steps."""
     where = provenance(device)  # taken now, because the checkout may change before the end
     torch.manual_seed(run.seed)
     linear = nn.Linear(run.hidden, run.classes, bias=False, device=device)
     start = linear.weight.detach().double().clone()
     factored = zloss.FactoredLinear.from_linear(linear)
-    runners = {
+    runners: dict[Layer, Runner] = {
         "factored": Runner(factored, run.lr),
         "dense": Runner(zloss.DenseLinear.from_linear(linear), run.lr),
     }
     if device.type == "cpu":  # shows why the state is in float64; a GPU would give the same result
         float32_state = zloss.FactoredLinear.from_linear(linear, state_dtype=torch.float32)
-        runners["factored, state in float32"] = Runner(float32_state, run.lr)
+        runners["factored-float32-state"] = Runner(float32_state, run.lr)
     reference = Runner(zloss.DenseLinear.from_linear(linear.double()), run.lr)
     losses = []
     stream = batches(run, device)
@@ -147,15 +149,15 @@ def compare_with_dense(
         for runner in runners.values():
             runner.compare(runner.step(h, target).clone(), expected)
     weight = reference.layer.weight()
-    common = asdict(run) | {
-        "suite": "long_run",
+    common: dict[str, Any] = {
         "loss": "z_loss",
         "first_loss": float(losses[0]),
         "last_loss": float(torch.stack(losses[-100:]).mean()),
         "weights_moved": float((weight - start).norm() / start.norm()),
     }
     return [
-        {"head": name} | common | runner.report(weight) | where for name, runner in runners.items()
+        LongRunRecord(layer=layer, **asdict(run), **common, **runner.report(weight), **where)
+        for layer, runner in runners.items()
     ]
 
 
@@ -175,8 +177,10 @@ def main() -> None:
     records = compare_with_dense(LongRun(steps=arguments.steps), device, progress=True)
     write_records(arguments.output or RECORDS / f"long_run.{device.type}.jsonl", records)
     for record in records:
-        errors = f"weights off by {record['weight_error']:.1e}, loss by {record['largest_loss_error']:.1e}"
-        print(f"{record['head']:>26}: {errors}")
+        errors = (
+            f"weights off by {record.weight_error:.1e}, loss by {record.largest_loss_error:.1e}"
+        )
+        print(f"{LAYER_TITLES[record.layer]:>26}: {errors}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from benchmarks.training_records import LanguageModelRecord, LongRunRecord
 from reproduction.report.markdown import wrapped
 from reproduction.report.timings import FILES, fastest, time_of
 from reproduction.timed_parts import DEVICES, Device
@@ -19,7 +20,7 @@ from zloss_lab.bench.schema import (
     NetworkRecord,
     RankingRecord,
 )
-from zloss_lab.records import Record, read_records, read_records_as
+from zloss_lab.records import AnyRecordable, read_records, read_records_as
 
 # A step to look for: "entries" of heads, of which the fastest counts, and values of other fields of its record.
 Step = dict[str, Any]
@@ -47,16 +48,19 @@ class Measurements:
         self, kind: type[AnyBenchRecord], suite: str, device: str
     ) -> list[AnyBenchRecord]:
         """Return the records of all runs, for tables that say which run a number is from."""
-        paths = self._paths(suite, device)
-        return [record for path in paths for record in read_records_as(kind, path)]
+        return self._records(kind, suite, device)
 
     def latest(self, suite: str, device: str) -> Sequence[LayerRecord]:
         """Return the latest run of steps of the output layer, or an empty one."""
         return next((read_records_as(LayerRecord, path) for path in self._paths(suite, device)), [])
 
-    def training_records(self, suite: str, device: str) -> list[Record]:
-        """Return the records of training runs. Programs of this folder write them, not `zloss bench`."""
-        return [record for path in self._paths(suite, device) for record in read_records(path)]
+    def long_runs(self, device: str) -> list[LongRunRecord]:
+        """Return the records of `benchmarks.long_run`."""
+        return self._records(LongRunRecord, "long_run", device)
+
+    def language_models(self, device: str) -> list[LanguageModelRecord]:
+        """Return the records of `benchmarks.language_model`."""
+        return self._records(LanguageModelRecord, "language_model", device)
 
     def time_ms(self, suite: str, step: Step) -> float | None:
         """Return the time of a step on the GPU, from the latest run that has it."""
@@ -79,6 +83,10 @@ class Measurements:
             versions = f"torch {record['versions']['torch']}, seed {record['seed']}"
             notes.append(f"{record['device']}, {versions}")
         return wrapped(f"Measured on {'; '.join(notes)}. Records: `benchmarks/records`.")
+
+    def _records(self, kind: type[AnyRecordable], suite: str, device: str) -> list[AnyRecordable]:
+        paths = self._paths(suite, device)
+        return [record for path in paths for record in read_records_as(kind, path)]
 
     def _paths(self, suite: str, device: str) -> list[Path]:
         names = (*FILES.get(suite, (suite,)), *_OLDER_FILES.get(suite, ()))

@@ -96,9 +96,11 @@ def _refactor_targets(measured: Measurements) -> Iterator[Target]:
     """Yield the share of refactors in whole training runs on fil8."""
     for device in reversed(DEVICES):
         shares = (
-            100 * record["refactor_share"]
-            for record in measured.training_records("language_model", device)
-            if record["classes"] == _FIL8_CLASSES and "refactor_share" in record
+            100 * learning.refactor_share
+            for record in measured.language_models(device)
+            if record.classes == _FIL8_CLASSES
+            and (learning := record.learning) is not None
+            and learning.refactor_share is not None
         )
         label = f"share of refactors in a run with {_FIL8_CLASSES:,} classes, {PLACES[device]}"
         yield Target(label, "< 5 %", next(shares, None), " %")

@@ -2,10 +2,14 @@
 
 from benchmarks.markdown_cells import markdown_table
 from benchmarks.measurements import Measurements
+from benchmarks.training_records import (
+    LAYER_TITLES,
+    SCORED_TITLES,
+    LanguageModelRecord,
+    Scores,
+)
 from reproduction.timed_parts import DEVICES, PLACES
-from zloss_lab.records import Record
-
-_DEPTHS = (1, 5, 10, 20, 50, 100)
+from zloss_lab.evaluation import TOP_K
 
 
 def accuracy(measured: Measurements) -> str:
@@ -18,13 +22,13 @@ def accuracy(measured: Measurements) -> str:
     ]
     rows = [
         [
-            f"{record['head']}, {PLACES[device]}",
-            f"{record['weight_error']:.1e}",
-            f"{record['largest_loss_error']:.1e}",
-            str(record.get("refactors", "")),
+            f"{LAYER_TITLES[record.layer]}, {PLACES[device]}",
+            f"{record.weight_error:.1e}",
+            f"{record.largest_loss_error:.1e}",
+            "" if record.refactors is None else str(record.refactors),
         ]
         for device in DEVICES
-        for record in measured.training_records("long_run", device)
+        for record in measured.long_runs(device)
     ]
     return f"{markdown_table(columns, rows)}\n\n{measured.source('long_run')}"
 
@@ -39,51 +43,44 @@ def epochs(measured: Measurements) -> str:
         "dense softmax / factored Z-loss",
         "an epoch with the factored Z-loss",
     ]
-    speeds = [record for record in _language_models(measured) if record["what"] == "speed"]
+    speeds = [
+        (record, record.speed) for record in _language_models(measured) if record.speed is not None
+    ]
     rows = [
         [
-            factored["corpus"],
-            f"{factored['classes']:,}",
-            _layers(factored["network"]),
-            factored["device"],
-            f"{dense['ratio_to_factored']:.3g}",
-            f"{factored['epoch_s']:.0f} s",
+            record.corpus,
+            f"{record.classes:,}",
+            record.network.title,
+            record.device,
+            f"{dense.ratio_to_factored:.3g}",
+            f"{factored.epoch_s:.0f} s",
         ]
-        for factored, dense in zip(speeds[::2], speeds[1::2], strict=True)
+        for (record, factored), (_, dense) in zip(speeds[::2], speeds[1::2], strict=True)
     ]
     return f"{markdown_table(columns, rows)}\n\n{measured.source('language_model')}"
 
 
 def learning(measured: Measurements) -> str:
     """Return the test scores of the runs, beside always predicting the most frequent words."""
-    found: dict[str, Record] = {}
+    found: dict[str, Scores] = {}
     for record in _language_models(measured):
-        run = f"{record.get('epochs', 0):.2g} epochs of {_layers(record['network'])}"
-        for name, scores in record.get("test", {}).items():
-            label = f"{record['corpus']}, {run if name == 'this run' else name}"
-            found.setdefault(label, scores)  # the most frequent words are the same for all runs
+        if run := record.learning:
+            label = f"{record.corpus}, {run.epochs:.2g} epochs of {record.network.title}"
+            found.setdefault(label, run.test.run)
+            # The most frequent words are the same for all runs.
+            found.setdefault(f"{record.corpus}, {SCORED_TITLES['constant']}", run.test.constant)
     rows = [
         [
             label,
-            *(f"{100 * scores[f'top_{k}_error']:.1f}" for k in _DEPTHS),
-            f"{scores['mrr']:.3f}",
+            *(f"{100 * error:.1f}" for error in scores.top_errors),
+            f"{scores.mrr:.3f}",
         ]
         for label, scores in found.items()
     ]
-    depths = [f"top-{k}" for k in _DEPTHS]
+    depths = [f"top-{k}" for k in TOP_K]
     table = markdown_table(["error on the test split, %", *depths, "MRR"], rows)
     return f"{table}\n\n{measured.source('language_model')}"
 
 
-def _language_models(measured: Measurements) -> list[Record]:
-    return [
-        record
-        for device in DEVICES
-        for record in measured.training_records("language_model", device)
-    ]
-
-
-def _layers(network: Record) -> str:
-    """Return the layers below the head, as the paper writes them."""
-    widths = ", ".join(str(width) for width in network["hidden"])
-    return f"[{network['context']} * {network['embedding']}, {widths}]"
+def _language_models(measured: Measurements) -> list[LanguageModelRecord]:
+    return [record for device in DEVICES for record in measured.language_models(device)]

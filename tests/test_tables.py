@@ -14,6 +14,7 @@ from benchmarks.speed_tables import gram, heads, speed
 from benchmarks.speed_targets import targets
 from benchmarks.tables import DOCUMENTS, PICTURE, TABLES, TIMINGS, rebuilt, stale_files
 from reproduction.timed_parts import DEVICES
+from zloss_lab.evaluation import SCORES
 from zloss_lab.records import Record
 
 
@@ -196,23 +197,26 @@ def test_cells_of_earlier_runs_are_marked(tmp_path: Path) -> None:
     assert "With * of another run" in table
 
 
+def keep_training_run(
+    folder: Path, file: str, *, part: str, classes: int, refactor_share: float
+) -> None:
+    """Add a record of a training run of a language model to a file."""
+    scores = dict.fromkeys((*SCORES, "examples", "population"), 1)
+    learning = {"steps": 1, "epochs": 1, "best_step": 1, "validation": [[1, 0.5]]}
+    learning |= {"test": {"run": scores, "constant": scores}, "refactor_share": refactor_share}
+    network = {"context": 6, "embedding": 8, "hidden": [16], "dropout": 0, "precision": "float32"}
+    model = {"part": part, "head": "factored", "loss": "z_loss", "preset": "ptb", "training": {}}
+    text = {"corpus": part, "training_words": 100, "classes": classes}
+    settings = {"suite": "language_model", "network": network | {"head": {}}, "seed": 0}
+    keep_line(folder, file, PLACE | settings | model | text | {"learning": learning})
+
+
 def test_shares_of_refactors_are_of_the_text_they_name(tmp_path: Path) -> None:
     measured = Measurements(tmp_path)
-    keep_line(
-        tmp_path,
-        "language_model.cpu.jsonl",
-        PLACE | {"seed": 0, "classes": 10_000, "refactor_share": 0.5},
-    )
-    keep_line(
-        tmp_path,
-        "language_model.cpu.jsonl",
-        PLACE | {"seed": 0, "classes": 213_271, "refactor_share": 0.02},
-    )
-    keep_line(
-        tmp_path,
-        "language_model.cuda.jsonl",
-        PLACE | {"seed": 0, "classes": 10_000, "refactor_share": 0.5},
-    )
+    cpu, cuda = "language_model.cpu.jsonl", "language_model.cuda.jsonl"
+    keep_training_run(tmp_path, cpu, part="ptb", classes=10_000, refactor_share=0.5)
+    keep_training_run(tmp_path, cpu, part="fil8", classes=213_271, refactor_share=0.02)
+    keep_training_run(tmp_path, cuda, part="ptb", classes=10_000, refactor_share=0.5)
     lines = targets(measured).splitlines()
     assert "| share of refactors in a run with 213,271 classes, CPU | < 5 % | 2 % |" in lines
     assert (

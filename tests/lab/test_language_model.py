@@ -7,9 +7,10 @@ import torch
 
 from benchmarks import language_model
 from benchmarks.language_model import Plan, Timed, run
+from benchmarks.training_records import LanguageModelRecord, Part
 from tests.lab.pets import pets_text
 from zloss_lab.corpora import prepare
-from zloss_lab.records import read_records
+from zloss_lab.records import read_records_as
 
 SMALL = (
     "network.embedding=8",
@@ -37,10 +38,11 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_part_has_its_records(corpus: Path, tmp_path: Path, device: torch.device) -> None:
     output = tmp_path / "records.jsonl"
-    for part in ("fil8", "speed", "ptb", "speed"):  # on the second call
+    parts: tuple[Part, ...] = ("fil8", "speed", "ptb", "speed")  # the last call replaces records
+    for part in parts:
         run(part, corpus, plan=PLAN, device=device.type, runs=tmp_path / "runs", output=output)
-    records = read_records(output)
-    told = [(record["part"], record["what"], record["head"]) for record in records]
+    records = read_records_as(LanguageModelRecord, output)
+    told = [(record.part, record.what, record.head) for record in records]
     assert told == [
         ("fil8", "learning", "factored"),
         ("fil8", "speed", "factored"),
@@ -50,22 +52,17 @@ def test_every_part_has_its_records(corpus: Path, tmp_path: Path, device: torch.
         ("speed", "speed", "dense"),
     ]
     assert str(corpus) not in output.read_text(), "where it lies is nobody's business"
-    assert all(
-        record["corpus"] == "pets" and record["seed"] == 0 and "commit" in record
-        for record in records
-    )
+    assert all(record.corpus == "pets" and record.seed == 0 and record.commit for record in records)
     assert [
-        record["ratio_to_factored"]
+        record.speed.ratio_to_factored
         for record in records
-        if record["head"] == "factored" and "time_ms" in record
+        if record.head == "factored" and record.speed is not None
     ] == [1, 1]
-    learnt = records[3]
-    assert learnt["test"].keys() == {"this run", "most frequent words"}
-    assert (
-        learnt["test"]["this run"]["top_1_error"]
-        < learnt["test"]["most frequent words"]["top_1_error"]
-    )
-    assert learnt["validation"][-1][0] == learnt["steps"]
+    learnt = records[3].learning
+    assert learnt is not None
+    assert learnt.test.by_title.keys() == {"this run", "most frequent words"}
+    assert learnt.test.run.top_1_error < learnt.test.constant.top_1_error
+    assert learnt.validation[-1][0] == learnt.steps
 
 
 def test_what_was_interrupted_goes_on(
@@ -85,7 +82,7 @@ def test_what_was_interrupted_goes_on(
     assert (tmp_path / "fil8-cpu" / "metrics.jsonl").read_text() == metrics, (
         "nothing is trained twice"
     )
-    assert len(read_records(output)) == 3
+    assert len(read_records_as(LanguageModelRecord, output)) == 3
 
 
 def test_what_does_not_learn_is_not_measured(corpus: Path) -> None:
