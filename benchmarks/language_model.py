@@ -218,7 +218,9 @@ def run(
     part: Part, corpus: Path, *, plan: Plan, device: str, runs: Path, output: Path
 ) -> list[LanguageModelRecord]:
     """Measure a part, and replace its records in the file."""
-    where = provenance(torch.device(device))  # now, because the checkout may change before the end
+    # Both now: the checkout may change before the end, and a file that cannot be read would cost the measurement.
+    where = provenance(torch.device(device))
+    existing = read_records_as(LanguageModelRecord, output) if output.exists() else []
     experiment = plan.experiment(part, corpus, device)
     measured: list[tuple[Experiment, Speed | Learning]] = []
     if part in ("ptb", "fil8"):
@@ -226,7 +228,6 @@ def run(
     if part in ("speed", "fil8"):
         measured += speed(experiment, plan)
     records = [recorded(one, config, part, where) for config, one in measured]
-    existing = read_records_as(LanguageModelRecord, output) if output.exists() else []
     write_records(output, [old for old in existing if old.part != part] + records)
     return records
 
