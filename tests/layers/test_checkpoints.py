@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 import zloss
 from tests.layers.small_layers import CLASSES, HIDDEN, loss_of, make_layer, train
@@ -121,3 +121,20 @@ def test_tensors_that_are_not_one_matrix_are_refused(damage: str, device: torch.
     assert torch.equal(other.weight(), before)
     other.load_state_dict(state)
     assert torch.equal(other.weight(), layer.weight())
+
+
+def test_equal_rows_load_although_rounding_makes_their_gram_negative() -> None:
+    linear = nn.Linear(HIDDEN, CLASSES, bias=False)
+    nn.init.constant_(linear.weight, 0.3)
+    layer = zloss.FactoredLinear.from_linear(linear)
+    state = layer.state_dict()
+    negative = state["gram"] - 1e-18 * torch.eye(HIDDEN, dtype=torch.float64)
+    other = zloss.FactoredLinear(HIDDEN, CLASSES)
+    other.load_state_dict(state | {"gram": negative})
+    assert torch.equal(other.weight(), linear.weight)
+
+
+def test_a_checkpoint_without_memory_loads_into_a_layer_without_memory() -> None:
+    layer, other = (zloss.FactoredLinear(HIDDEN, CLASSES, device="meta") for _ in range(2))
+    other.load_state_dict(layer.state_dict())
+    assert other.V.is_meta

@@ -111,8 +111,10 @@ class FactoredMatrix:
         with exact_products(self.rows.device.type):
             offset, products = self._moments_along(directions)
             expected, back = f.gram @ directions, f.U_inv @ (f.U @ directions)
-        length, scatter = directions.norm(dim=0), (directions * expected).sum(0)
-        spread = (f.gram.trace() / num_rows).sqrt()  # of a row of W
+        # Rounding makes the gram of equal rows negative. A gram that is negative beyond that differs from `products`.
+        scatter = (directions * expected).sum(0).clamp_min(0)
+        spread = (f.gram.trace() / num_rows).clamp_min(0).sqrt()  # of a row of W
+        length = directions.norm(dim=0)
         rounding = _ROUNDING * (spread.square() + f.wbar.square().sum()).sqrt()
         # The factors may have been stored in a coarser dtype than they have now.
         inverse_rounding = _ROUNDING * f.U.norm() * f.U_inv.norm()

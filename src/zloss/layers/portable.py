@@ -63,7 +63,7 @@ class Checkpoint:
             return None
         if not self.is_whole:
             reason = "they load together"
-        elif not all(tensor.isfinite().all() for tensor in self._given.values()):
+        elif not all(t.is_meta or t.isfinite().all() for t in self._given.values()):
             reason = "one of these has a NaN or an infinity"
         elif self.is_blunt or make_one_matrix(list(self._given.values())):
             return None
