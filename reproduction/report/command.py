@@ -17,8 +17,14 @@ def report(
     page: Annotated[Path, typer.Option("--to", help="the HTML file to write")] = Path(
         "report.html"
     ),
-    records: Annotated[Path, typer.Option(help="folder of the experiments' records")] = RECORDS,
-    timings: Annotated[Path, typer.Option(help="folder of the benchmarks' records")] = TIMINGS,
+    records: Annotated[
+        Path | None,
+        typer.Option(help="folder of the experiments' records", show_default=str(RECORDS)),
+    ] = None,
+    timings: Annotated[
+        Path | None,
+        typer.Option(help="folder of the benchmarks' records", show_default=str(TIMINGS)),
+    ] = None,
     figures: Annotated[
         Path | None, typer.Option(help="folder for the figures as PNG files too")
     ] = None,
@@ -28,7 +34,10 @@ def report(
     \b
     python -m reproduction report --to report.html --figures figures
     """
-    evidence = Evidence.read(records, timings)
+    evidence = Evidence.read(records or RECORDS, timings or TIMINGS)
+    for folder in (records, timings):
+        if folder is not None and not folder.is_dir():  # else its claims would count as not run
+            raise ValueError(f"no records in {folder}: there is no such folder")
     for path in write_report(evidence, page, figures):
         print_plainly(console, f"wrote {path}")
     counts = verdict_counts(judged_claims(evidence))

@@ -44,3 +44,18 @@ def test_mistakes_are_one_line(
     assert complaint in error
     assert len(error.splitlines()) == 1
     assert not (tmp_path / "r.html").exists()
+
+
+@pytest.mark.parametrize("option", ["--records", "--timings"])
+def test_a_folder_that_is_named_has_to_exist(
+    option: str,
+    tmp_path: Path,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A mistyped name would otherwise make a page on which nothing is run."""
+    monkeypatch.chdir(tmp_path)
+    assert reproduction("report", *records_of(folder), option, "nowhere") == 1
+    assert capsys.readouterr().err == "error: no records in nowhere: there is no such folder\n"
+    assert list(tmp_path.iterdir()) == []
