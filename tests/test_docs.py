@@ -140,7 +140,8 @@ def test_the_program_for_several_gpus_runs_in_two_processes(tmp_path: Path) -> N
         [*torchrun, tmp_path / "train.py"], capture_output=True, text=True, env=environment
     )
     assert finished.returncode == 0, finished.stderr
-    said = re.findall(r"process \d: (256 rows in a step, checksum \S+)", finished.stdout)
+    # Two processes write to one pipe, so that their lines may meet without a line break in between.
+    said = re.findall(r"process \d: (256 rows in a step, checksum -?\d+\.\d{6})", finished.stdout)
     assert len(said) == 2, finished.stdout
     assert said[0] == said[1]
 
