@@ -1,6 +1,7 @@
 """Shared fixtures. Every test of a layer runs on the CPU, and on a GPU where there is one."""
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -40,6 +41,14 @@ def cuda() -> torch.device:
 def kernel_device() -> torch.device:
     """Where Triton runs for real, or else in its interpreter."""
     return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep tests, and the commands that they start, away from the cache folder of the user."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ZLOSS_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(autouse=True)

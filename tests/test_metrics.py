@@ -144,7 +144,7 @@ def test_there_is_no_mean_of_nothing(metric: Metric, ranks: Tensor | None) -> No
 def test_ranks_must_be_integers(metric: Metric, dtype: torch.dtype) -> None:
     metric.update(torch.tensor([1]))
     before = metric.compute()
-    with pytest.raises(ValueError, match=f"ranks must be integers, got dtype {dtype}"):
+    with pytest.raises(ValueError, match=f"ranks must be a tensor of integers, got dtype {dtype}"):
         metric.update(torch.ones(3, dtype=dtype))
     assert metric.compute() == before
 
@@ -161,7 +161,7 @@ def test_negative_ranks_are_reported_when_the_device_is_read(
 
 @pytest.mark.parametrize("k", [0, -5])
 def test_k_must_be_positive(k: Any) -> None:
-    with pytest.raises(ValueError, match=f"k must be an integer of at least 1, got {k}"):
+    with pytest.raises(ValueError, match=f"k must be a whole number of at least 1, got {k}"):
         TopKError(k)
 
 
@@ -266,20 +266,20 @@ def test_there_is_no_perplexity_of_nothing(counted: Tensor | None) -> None:
         (
             torch.tensor([1, 2]),
             None,
-            "log_prob must be a floating-point tensor, got torch.int64 (2,)",
+            "log_prob must be a tensor of floating-point numbers, got dtype torch.int64",
         ),
-        ([-1.0], None, "log_prob must be a floating-point tensor, got list"),
+        ([-1.0], None, "log_prob must be a tensor of floating-point numbers, got list"),
         (
             torch.zeros(2),
             torch.ones(2),
-            "bool tensor of the shape of log_prob, (2,), got torch.float32 (2,)",
+            "counted must be a tensor of torch.bool of shape (2,) on cpu, got dtype torch.float32",
         ),
         (
             torch.zeros(2),
             torch.ones(3, dtype=torch.bool),
-            "the shape of log_prob, (2,), got torch.bool (3,)",
+            "of shape (2,) on cpu, got torch.bool (3,) on cpu",
         ),
-        (torch.zeros(2), [True, False], "the shape of log_prob, (2,), got list"),
+        (torch.zeros(2), [True, False], "of shape (2,) on cpu, got list"),
     ],
 )
 def test_log_probabilities_that_are_none(log_prob: Any, counted: Any, message: str) -> None:

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import zloss
+from tests.processes import in_processes
 
 PROCESSES, ROWS, STEPS, CLASSES = 2, 4, 6, 50
 HEADS = (
@@ -52,22 +51,6 @@ def weights(trunk: nn.Module, output: zloss.Head) -> list[Tensor]:
     return [*output.state_dict().values(), *trunk.state_dict().values()]
 
 
-def in_processes(work: Callable[[int, str], Any], name: str, folder: Path) -> list[Any]:
-    """The results that each process writes to its file."""
-    spawn(_join, args=(work, name, folder), nprocs=PROCESSES)
-    return [torch.load(folder / f"{rank}.pt") for rank in range(PROCESSES)]
-
-
-def _join(rank: int, work: Callable[[int, str], Any], name: str, folder: Path) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=PROCESSES
-    )
-    torch.save(work(rank, name), folder / f"{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 def train_a_share(rank: int, name: str) -> list[Tensor]:
     trunk, output = make_network(name)
     own = slice(rank * ROWS, (rank + 1) * ROWS)
@@ -93,6 +76,19 @@ def train_inside(rank: int, name: str) -> str:
     network = DistributedDataParallel(Network(), find_unused_parameters=True)
     try:
         network(*whole_batch(rank))
+    except ValueError as error:
+        return str(error)
+    return "nothing was refused"
+
+
+def train_tied(rank: int, name: str) -> str:
+    _, output = make_network(name)
+    assert isinstance(output, zloss.SphericalOutput)
+    embedding, ids = zloss.TiedEmbedding(output.layer), torch.tensor([rank])
+    with torch.no_grad():
+        embedding(ids)  # to evaluate is fine
+    try:
+        embedding(ids)
     except ValueError as error:
         return str(error)
     return "nothing was refused"
@@ -139,29 +135,6 @@ def test_a_replica_of_a_factored_layer_is_refused() -> None:
         replica(torch.randn(3, 4), torch.tensor([1, 2, 3]))
 
 
-def test_a_single_process_has_its_own_batch() -> None:
-    h, target = torch.randn(3, 4), torch.tensor([1, 2, 3])
-    gathered = zloss.gather_batch(h, target)
-    assert gathered[0] is h
-    assert gathered[1] is target
-
-
-@pytest.mark.parametrize("columns", [(), (2,)])
-def test_the_gradient_is_that_of_the_own_rows(
-    columns: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The factor is the number of processes, by which `DistributedDataParallel` divides. This is rank 1 of 3."""
-
-    def all_gather(parts: list[Tensor], rows: Tensor, group: Any) -> None:
-        for rank, part in enumerate(parts):
-            part.copy_(rows + 10 * rank)
-
-    fakes = {"is_initialized": lambda: True, "get_world_size": lambda _: 3, "get_rank": lambda _: 1}
-    for name, fake in {**fakes, "all_gather": all_gather}.items():
-        monkeypatch.setattr(dist, name, fake)
-    h, target = torch.randn(2, 4, requires_grad=True), torch.randint(9, (2, *columns))
-    gathered, targets = zloss.gather_batch(h, target)
-    assert targets.tolist() == torch.cat([target, target + 10, target + 20]).tolist()
-    upstream = torch.randn(6, 4)
-    (gathered * upstream).sum().backward()
-    assert torch.equal(h.grad, 3 * upstream[2:4])  # type: ignore[arg-type]
+def test_tied_embeddings_are_refused(tmp_path: Path) -> None:
+    for message in in_processes(train_tied, "factored", tmp_path):
+        assert "each of them would give the layer the gradients of its own ids alone" in message

@@ -232,7 +232,9 @@ ONE, TWO = torch.zeros(1), torch.zeros(2)
 @pytest.mark.parametrize("num_classes", [1, 0, -3])
 def test_there_must_be_two_classes(num_classes: int) -> None:
     for make in (SphericalStats, SphericalStats.from_moments):
-        with pytest.raises(ValueError, match=f"num_classes must be at least 2, got {num_classes}"):
+        with pytest.raises(
+            ValueError, match=f"num_classes must be a whole number of at least 2, got {num_classes}"
+        ):
             make(TWO, TWO, TWO, num_classes)
 
 
@@ -255,7 +257,9 @@ def test_shapes_must_agree(target: Tensor, first: Tensor, second: Tensor, shapes
 
 
 def test_valid_must_have_the_shape_of_target() -> None:
-    message = "valid must be a bool tensor of the shape of target, (2,), got torch.bool (2, 1)"
+    message = (
+        "valid must be a tensor of torch.bool of shape (2,) on cpu, got torch.bool (2, 1) on cpu"
+    )
     for make in (SphericalStats, SphericalStats.from_moments):
         with pytest.raises(ValueError, match=re.escape(message)):
             make(TWO, TWO, TWO, 5, valid=torch.ones(2, 1, dtype=torch.bool))

@@ -17,6 +17,7 @@ from zloss.layers import DenseLinear as DenseLinear
 from zloss.layers import FactoredLinear as FactoredLinear
 from zloss.layers import GramLinear as GramLinear
 from zloss.layers import RefusedStepError as RefusedStepError
+from zloss.layers import TiedEmbedding as TiedEmbedding
 from zloss.losses import SigmoidCrossEntropy as SigmoidCrossEntropy
 from zloss.losses import SoftmaxCrossEntropy as SoftmaxCrossEntropy
 from zloss.losses import SphericalLoss as SphericalLoss

@@ -32,7 +32,9 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
 
+from zloss.inputs import check_callable, shown
 from zloss.optim import FactoredSGD
+from zloss.optim.groups import listed
 from zloss.streams import must_not_wait
 
 _WARM_UP = 3  # steps that run without a graph first: torch and Triton prepare what cannot be prepared while capturing
@@ -142,7 +144,11 @@ class CapturedStep:
     def __init__(
         self, step: Callable[..., Tensor], *, optimizers: Sequence[Optimizer] = ()
     ) -> None:
-        self._step, self._optimizers = step, list(optimizers)
+        check_callable("step", step)
+        given = listed(optimizers)
+        if not all(isinstance(optimizer, Optimizer) for optimizer in given):
+            raise ValueError(f"optimizers must be a list of optimizers, got {shown(optimizers)}")
+        self._step, self._optimizers = step, given
         self._graphs: dict[Any, _Graph] = {}
         self._options: _Constants | None = (
             None  # of the optimizers, for all graphs; a graph has constants of its own
@@ -151,6 +157,9 @@ class CapturedStep:
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         """Take the step on these inputs."""
+        for tensor in inputs:
+            if not isinstance(tensor, Tensor):
+                raise ValueError(f"a captured step takes tensors alone, got {shown(tensor)}")
         if _device_of(inputs, self._optimizers).type != "cuda" or must_not_wait():
             return self._step(*inputs)
         kind = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in inputs)

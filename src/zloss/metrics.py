@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from zloss.inputs import FLOATS, INTEGERS, check_tensor, check_whole
 from zloss.precision import finest_dtype
 
 # `math.exp` raises an error for a larger number, because no float can hold the result.
@@ -33,10 +34,7 @@ class _RankMetric(ABC):
 
     def update(self, ranks: Tensor) -> None:
         """Add ranks, in a tensor of any shape; a rank of 0 is ignored."""
-        if not isinstance(ranks, Tensor):
-            raise ValueError(f"ranks must be a tensor of integers, got {type(ranks).__name__}")
-        if ranks.is_floating_point() or ranks.is_complex() or ranks.dtype == torch.bool:
-            raise ValueError(f"ranks must be integers, got dtype {ranks.dtype}")
+        check_tensor("ranks", ranks, INTEGERS)
         ranks = _for_sums(ranks).long()  # k may not fit into a narrower type
         counted = ranks > 0
         score = torch.where(counted, self._score(ranks.clamp_min(1)), 0)
@@ -68,8 +66,7 @@ class TopKError(_RankMetric):
     """
 
     def __init__(self, k: int) -> None:
-        if not isinstance(k, int) or k < 1:
-            raise ValueError(f"k must be an integer of at least 1, got {k}")
+        check_whole("k", k, least=1)
         self.k = k
         super().__init__()
 
@@ -113,17 +110,9 @@ class Perplexity:
             log_prob: the log-probabilities of targets.
             counted: a bool tensor of the same shape, True for the targets that count; all count if it is not given.
         """
-        if not isinstance(log_prob, Tensor) or not log_prob.is_floating_point():
-            raise ValueError(f"log_prob must be a floating-point tensor, got {_kind(log_prob)}")
+        check_tensor("log_prob", log_prob, FLOATS)
         counted = torch.ones_like(log_prob, dtype=torch.bool) if counted is None else counted
-        if (
-            not isinstance(counted, Tensor)
-            or counted.shape != log_prob.shape
-            or counted.dtype != torch.bool
-        ):
-            raise ValueError(
-                f"counted must be a bool tensor of the shape of log_prob, {tuple(log_prob.shape)}, got {_kind(counted)}"
-            )
+        check_tensor("counted", counted, {torch.bool}, like=log_prob)
         log_prob, counted = _for_sums(log_prob.detach()), _for_sums(counted)
         total = torch.where(counted, log_prob, 0).sum(dtype=torch.float64)
         sums = torch.stack([total, counted.sum(dtype=torch.float64)])
@@ -147,9 +136,3 @@ def perplexity_of(surprise: float) -> float:
 def _for_sums(values: Tensor) -> Tensor:
     """Return the values on a device that can add them up in float64: the host, if their own device cannot."""
     return values if finest_dtype(values.device) == torch.float64 else values.cpu()
-
-
-def _kind(value: object) -> str:
-    return (
-        f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-    )

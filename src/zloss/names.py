@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+from zloss.inputs import shown
+
 
 def check_name(what: str, name: str, known: Iterable[str]) -> None:
     """Refuse a name that is not known, and suggest the nearest one that is.
@@ -13,7 +15,9 @@ def check_name(what: str, name: str, known: Iterable[str]) -> None:
     ValueError: unknown head: 'dens'; did you mean 'dense'? known: dense, factored
     """
     known = list(known)
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         near = difflib.get_close_matches(str(name), known, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"unknown {what}: {name!r}; {hint}known: {', '.join(known) or 'none'}")
+        raise ValueError(
+            f"unknown {what}: {shown(name)}; {hint}known: {', '.join(known) or 'none'}"
+        )

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zloss.inputs import shown
+
 # CUDA compute capabilities whose float64 matrix products run about as fast as float32 ones: P100, V100, A100, H100 and
 # H200, B200. Consumer cards run them at 1/32 or 1/64 of that speed.
 _FAST_FLOAT64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
@@ -46,9 +48,10 @@ def check_dtypes(
         ("state_dtype", state_dtype),
         ("product_dtype", product_dtype),
     ):
-        if value not in (torch.float32, torch.float64, None):
+        is_fit = isinstance(value, torch.dtype) and value in (torch.float32, torch.float64)
+        if value is not None and not is_fit:
             raise ValueError(
-                f"{name} must be torch.float32 or torch.float64, got {value}; "
+                f"{name} must be torch.float32 or torch.float64, got {shown(value)}; "
                 "for half precision, run the layers below under autocast, or convert them alone"
             )
         if value is not None and torch.promote_types(dtype, value) != value:

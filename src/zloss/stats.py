@@ -20,7 +20,16 @@ Shape letters: B examples, K targets per example, C classes.
 import torch
 from torch import Tensor
 
-from zloss.targets import IGNORE_INDEX, Targets, checked_targets
+from zloss.inputs import (
+    FLOATS,
+    check_flag,
+    check_same_device,
+    check_tensor,
+    fault_of_tensor,
+    is_whole,
+    shown,
+)
+from zloss.targets import IGNORE_INDEX, Targets, check_ignore_index, checked_targets
 
 
 class SphericalStats:
@@ -101,9 +110,18 @@ class SphericalStats:
         (tensor([9.]), tensor([41.]))
         """
         _check_shapes(target, mean, scatter, num_classes, valid)
-        stats = cls.__new__(cls)
-        stats._set(target, mean, scatter, num_classes, valid, once_differentiable, ignore_index)
-        return stats
+        check_flag("once_differentiable", once_differentiable)
+        if ignore_index is not None:
+            check_ignore_index(ignore_index)
+        return stats_of_layer(
+            target,
+            mean,
+            scatter,
+            num_classes,
+            valid=valid,
+            once_differentiable=once_differentiable,
+            ignore_index=ignore_index,
+        )
 
     @classmethod
     def from_logits(
@@ -121,12 +139,14 @@ class SphericalStats:
             ignore_index: the target that counts for nothing.
         """
         logits = checked_logits(logits)
+        check_ignore_index(ignore_index)
+        check_same_device(logits, target, "logits")
         targets = checked_targets(target, logits.shape[0], logits.shape[1], ignore_index)
         mean, scatter = mean_and_scatter(logits)
         # Padding points at class 0: cut it off, value and gradient alike.
         own = torch.where(targets.valid, logits.gather(1, targets.index), 0)
         own, valid = own.reshape(target.shape), targets.valid.reshape(target.shape)
-        return cls.from_moments(
+        return stats_of_layer(
             own, mean, scatter, logits.shape[1], valid=valid, ignore_index=ignore_index
         )
 
@@ -166,10 +186,14 @@ class SphericalStats:
 
     def per_row(self, vector: Tensor) -> Tensor:
         """Shape a (B,) vector so that it broadcasts against `target`."""
+        if not _is_like(vector, self.mean):
+            check_tensor("vector", vector, FLOATS, like=self.mean)
         return vector.reshape(-1, *[1] * (self.target.dim() - 1))
 
     def mean_over_targets(self, values: Tensor) -> Tensor:  # as target -> (B,)
         """Average one value per target into one per example; 0 where every target is ignored."""
+        if not _is_like(values, self.target):
+            check_tensor("values", values, FLOATS, like=self.target)
         values = torch.where(self.valid, values, 0)
         if values.dim() == 1:
             return values
@@ -184,22 +208,58 @@ class SphericalStats:
         return f"SphericalStats(target={tuple(self.target.shape)}, num_classes={self.num_classes})"
 
 
+def stats_of_layer(
+    target: Tensor,  # (B,) or (B, K)
+    mean: Tensor,  # (B,)
+    scatter: Tensor,  # (B,)
+    num_classes: int,
+    *,
+    valid: Tensor | None,
+    once_differentiable: bool = False,
+    ignore_index: int | None,
+) -> SphericalStats:
+    """Return the statistics of a layer of this library, without the checks of `SphericalStats.from_moments`."""
+    stats = SphericalStats.__new__(SphericalStats)
+    stats._set(target, mean, scatter, num_classes, valid, once_differentiable, ignore_index)
+    return stats
+
+
+def _is_like(values: Tensor, like: Tensor) -> bool:
+    """Return True for the values that losses give in every step, of which nothing else has to be checked."""
+    return (
+        type(values) is Tensor
+        and not values.is_nested
+        and values.shape == like.shape
+        and values.dtype == like.dtype
+        and values.layout is like.layout
+        and values.device == like.device
+    )
+
+
 def _check_shapes(
     target: Tensor, first: Tensor, second: Tensor, num_classes: int, valid: Tensor | None
 ) -> None:
-    if num_classes < 2:
-        raise ValueError(f"num_classes must be at least 2, got {num_classes}")
+    if not is_whole(num_classes) or num_classes < 2:
+        raise ValueError(
+            f"num_classes must be a whole number of at least 2, got {shown(num_classes)}"
+        )
+    for part in (target, first, second):
+        if fault := fault_of_tensor(part, FLOATS):
+            raise ValueError(
+                f"target and sums must be tensors of floating-point numbers, got {fault}"
+            )
     rows = target.shape[:1]
     if target.dim() not in (1, 2) or first.shape != rows or second.shape != rows:
         raise ValueError(
             "expected target of shape (B,) or (B, K) and sums of shape (B,), got "
             f"{tuple(target.shape)}, {tuple(first.shape)} and {tuple(second.shape)}"
         )
-    if valid is not None and (valid.shape != target.shape or valid.dtype != torch.bool):
+    if not target.device == first.device == second.device:
         raise ValueError(
-            f"valid must be a bool tensor of the shape of target, {tuple(target.shape)}, "
-            f"got {valid.dtype} {tuple(valid.shape)}"
+            f"expected everything on one device, got {target.device}, {first.device} and {second.device}"
         )
+    if valid is not None:
+        check_tensor("valid", valid, {torch.bool}, like=target)
 
 
 def checked_logits(logits: Tensor) -> Tensor:  # (B, C) -> (B, C)
@@ -207,9 +267,8 @@ def checked_logits(logits: Tensor) -> Tensor:  # (B, C) -> (B, C)
 
     Refuses anything but a (B, C) tensor of floating-point logits with at least two classes.
     """
-    if not isinstance(logits, Tensor) or not logits.is_floating_point():
-        got = f"dtype {logits.dtype}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise ValueError(f"logits must be a floating-point tensor of shape (B, C), got {got}")
+    if fault := fault_of_tensor(logits, FLOATS):
+        raise ValueError(f"logits must be a floating-point tensor of shape (B, C), got {fault}")
     if logits.dim() != 2 or logits.shape[1] < 2:
         raise ValueError(f"logits must have shape (B, C) with C >= 2, got {tuple(logits.shape)}")
     return logits.to(torch.promote_types(logits.dtype, torch.float32))

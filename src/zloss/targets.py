@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from zloss.inputs import INTEGERS, check_whole, fault_of_tensor
+
 IGNORE_INDEX = -100
 # With more classes than this, a matrix with one column per class is multi-hot: no example has that many targets.
 _MOST_TARGETS = 1000
@@ -107,9 +109,10 @@ def target_columns(
         raise ValueError(
             "target is a nested tensor: give torch.nested.to_padded_tensor(target, ignore_index)"
         )
-    if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
-        hint = f"; {_OF_MULTI_HOT}" if target.dim() == 2 else ""
-        raise ValueError(f"target must hold integer class indices, got dtype {target.dtype}{hint}")
+    if fault := fault_of_tensor(target, INTEGERS):
+        is_multi_hot = target.dtype not in INTEGERS and target.dim() == 2
+        hint = f"; {_OF_MULTI_HOT}" if is_multi_hot else ""
+        raise ValueError(f"target must hold integer class indices, got {fault}{hint}")
     if target.dim() not in (1, 2) or target.shape[0] != num_rows:
         raise ValueError(
             f"target must have shape ({num_rows},) or ({num_rows}, K), one row per example, got {tuple(target.shape)}"
@@ -143,6 +146,47 @@ def checked_targets(
     return targets
 
 
+def check_ignore_index(ignore_index: int) -> None:
+    """Refuse an ignore_index that no target can have."""
+    check_whole("ignore_index", ignore_index)
+
+
 def out_of_range_message(what: str, num_classes: int) -> str:
     """Return the message for a target outside of the range of the classes."""
     return f"{what} is out of range: expected 0 <= target < {num_classes}, or the ignore_index"
+
+
+def parse_row_ids(ids: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:  # (N,) int64, (N,) bool
+    """Check the classes of rows to look up, of any shape. Returns them in the range of the classes, and misfits.
+
+    Args:
+        ids: class indices.
+        weight: the weight matrix, (C, H), for C and for its device.
+
+    >>> parse_row_ids(torch.tensor([[2, 9]]), torch.zeros(5, 3))
+    (tensor([2, 4]), tensor([False,  True]))
+    """
+    if fault := fault_of_tensor(ids, INTEGERS):
+        raise ValueError(f"ids must be a tensor of integer class indices, got {fault}")
+    if ids.device != weight.device:
+        raise ValueError(f"ids are on {ids.device} but the layer is on {weight.device}")
+    given = ids.long().flatten()
+    index = given.clamp(0, len(weight) - 1)
+    return index, given != index
+
+
+def checked_row_ids(ids: Tensor, weight: Tensor) -> Tensor:  # (N,) int64
+    """Check ids like `parse_row_ids`, but raise `ValueError` at once where one is out of range.
+
+    Waits for the device.
+    """
+    index, misfits = parse_row_ids(ids, weight)
+    if misfits.any():
+        bad = int(ids.flatten()[misfits][0])
+        raise ValueError(row_id_message(f"id {bad}", len(weight)))
+    return index
+
+
+def row_id_message(what: str, num_classes: int) -> str:
+    """Return the message for a row that does not exist."""
+    return f"{what} is out of range: expected 0 <= id < {num_classes}"

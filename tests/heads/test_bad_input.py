@@ -149,7 +149,7 @@ def test_bad_weights(case: HeadCase, device: torch.device) -> None:
             head, re.escape(f"weight must have one entry per example, (12,), got {shape}")
         ):
             head(h, target, weight=torch.ones(shape, device=device))
-    with refuses(head, "weight must be a tensor, got list"):
+    with refuses(head, "weight must be a tensor of real numbers, got list"):
         head(h, target, weight=[1.0] * ROWS)
     assert step(head, h, target).isfinite()
 

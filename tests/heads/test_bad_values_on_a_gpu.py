@@ -18,6 +18,7 @@ from tests.heads.batches import (
 )
 from tests.heads.registry import CLASSES, HeadCase, every_head
 from zloss.heads.admission import Admission
+from zloss.layers.device_reports import MOST_AHEAD
 
 BAD_VALUES: dict[str, tuple[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], str]] = {
     "target too large": (lambda h, t: (h, with_value(t, CLASSES)), "a target is out of range"),
@@ -85,8 +86,8 @@ def test_bad_values_on_a_gpu_are_reported_where_results_are_read(
 class NoReports:
     """A replacement of the reports from a GPU."""
 
-    def latest(self) -> None:
-        return None
+    def latest(self, ahead: int) -> None:
+        assert ahead == MOST_AHEAD
 
     def push(self, report: Tensor) -> None:
         pass

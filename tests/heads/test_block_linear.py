@@ -182,7 +182,10 @@ def test_blocks_need_rows(sizes: list[int]) -> None:
         ({"block": torch.tensor([0, 3])}, r"block must lie in \[0, 3\), got values from 0 to 3"),
         ({"block": torch.tensor([-1, 0])}, "got values from -1 to 0"),
         ({"weight": torch.zeros(6, 4, device="meta")}, "one device, got cpu, meta"),
-        ({"implementation": "cuda"}, "implementation must be auto, torch or triton, got 'cuda'"),
+        (
+            {"implementation": "cuda"},
+            "implementation must be one of auto, torch, triton, got 'cuda'",
+        ),
     ],
 )
 def test_bad_input(change: dict[str, object], message: str) -> None:

@@ -68,7 +68,10 @@ def test_a_name_that_does_not_exist_is_refused_with_the_nearest(
             "option clusters must be a whole number, got 2.5",
         ),
         ({"head": "adaptive", "cutoffs": [50]}, "cutoffs must be one or more integers"),
-        ({"head": "sampled", "num_samples": 0}, "num_samples must be at least 1, got 0"),
+        (
+            {"head": "sampled", "num_samples": 0},
+            "num_samples must be a whole number of at least 1 that fits into memory, got 0",
+        ),
         (
             {"head": "sampled", "sampler": "zipf"},
             "sampler must be one of log_uniform, unigram, uniform",

@@ -60,7 +60,10 @@ def test_evaluation_is_that_of_the_full_softmax(device: torch.device) -> None:
 
 
 BAD_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
-    "no samples": ({"num_samples": 0}, "num_samples must be at least 1, got 0"),
+    "no samples": (
+        {"num_samples": 0},
+        "num_samples must be a whole number of at least 1 that fits into memory, got 0",
+    ),
     "unknown sampler": (
         {"sampler": "zipf"},
         "one of log_uniform, unigram, uniform or a Sampler, got 'zipf'",

@@ -171,8 +171,14 @@ def named(
 
 
 BAD_SAMPLERS: dict[str, tuple[Callable[[], object], str]] = {
-    "no classes": (lambda: UniformSampler(0), "num_classes must be at least 1, got 0"),
-    "no samples": (lambda: UniformSampler(5).draw(0), "num_samples must be at least 1, got 0"),
+    "no classes": (
+        lambda: UniformSampler(0),
+        "num_classes must be a whole number of at least 1 that fits into memory, got 0",
+    ),
+    "no samples": (
+        lambda: UniformSampler(5).draw(0),
+        "num_samples must be a whole number of at least 1 that fits into memory, got 0",
+    ),
     "counts too few": (
         lambda: LogUniformSampler(5, counts=torch.ones(4)),
         r"shape \(5,\), got \(4,\)",

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 import zloss
-from zloss import kernels
+from zloss.kernels import load
 from zloss.layers.gradient import RecordedGradient
 
 CLASSES, LR, DECAY, IGNORED = 300, 20.0, 1e-3, -100
@@ -65,8 +65,13 @@ def make_case(
     value.backward()
     record = layer.recorded_gradient()
     assert record is not None
-    pack = torch.empty(3, *layer.U.shape, dtype=dtype, device=device)
-    kernels.load("factored_update").refresh_(pack, layer.gram, layer.U, layer.U_inv)
+    pack, update = (
+        torch.empty(3, *layer.U.shape, dtype=dtype, device=device),
+        load("factored_update"),
+    )
+    report = torch.ones(update.report_length(len(layer.U)), dtype=torch.float64, device=device)
+    update.refresh_(pack, report, layer.gram, layer.U, layer.U_inv)
+    assert report.sum() == 2, "the norms of other factors are forgotten, the fault is not"
     return Case(
         layer,
         stats,
@@ -81,7 +86,7 @@ def make_case(
 
 def statistics(case: Case, h: Tensor | None = None, target: Tensor | None = None) -> Any:
     layer = case.layer
-    made, begun = kernels.load("factored_statistics").statistics(
+    made, begun = load("factored_statistics").statistics(
         case.h.detach() if h is None else h,
         case.target if target is None else target,
         layer.V.detach(),
@@ -98,7 +103,7 @@ def statistics(case: Case, h: Tensor | None = None, target: Tensor | None = None
 
 
 def gradient(case: Case, made: Any) -> Any:
-    return kernels.load("factored_statistics").gradient(
+    return load("factored_statistics").gradient(
         *case.stats_grads,
         made,
         case.layer.V.detach(),
@@ -111,10 +116,15 @@ def gradient(case: Case, made: Any) -> Any:
 
 
 def step(
-    case: Case, lr: float = LR, decay: float = DECAY, scale: float = 1.0
+    case: Case,
+    lr: float = LR,
+    decay: float = DECAY,
+    scale: float = 1.0,
+    most_condition: float = 1e3,
+    norms: float = 0.0,
 ) -> tuple[list[Tensor], Tensor]:
     """Return V and the factors after a step, and the report on it."""
-    update, made = kernels.load("factored_update"), statistics(case)
+    update, made = load("factored_update"), statistics(case)
     grad, state = (
         gradient(case, made),
         [case.layer.V.detach().clone(), *(part.clone() for part in case.layer.factors())],
@@ -122,6 +132,7 @@ def step(
     report = torch.zeros(
         update.report_length(len(case.layer.U)), dtype=torch.float64, device=case.h.device
     )
+    report[2:] = norms
     update.step_(
         update.State(*state, case.pack, case.fault, report),
         update.Batch(
@@ -130,6 +141,7 @@ def step(
         ),
         lr,
         decay,
+        most_condition=most_condition,
         gradient_fault=GRADIENT,
         singular_fault=SINGULAR,
     )  # fmt: skip

@@ -75,7 +75,7 @@ def test_step(
     expected = exact_step(before, case.record, LR, DECAY, CLASSES)
     V = case.layer.V.detach().clone()
     matrix = FactoredMatrix(InMemory(V), case.layer.factors(), V.dtype)
-    matrix.subtract_rows_(case.record, expected.rows, LR)
+    matrix.add_rows_(matrix.row_changes(case.record, expected.rows, LR))
     (new_V, *factors), report = step(case)
     assert error(new_V - case.layer.V, V - case.layer.V) <= FLOAT32
     for old, new, right in zip(before, factors, expected.factors, strict=True):
@@ -156,6 +156,22 @@ def test_beyond_the_series_steps_are_solved(
     (_, _, U_inv, *_), _ = step(case, lr, decay=0)
     assert int(case.fault) == 0
     assert error(U_inv - case.layer.U_inv, expected.factors.U_inv - case.layer.U_inv) <= FLOAT32
+
+
+@pytest.mark.usefixtures("inverse")
+@pytest.mark.parametrize(("rows", "width"), [(7, 16), (40, 33)])
+@pytest.mark.parametrize("is_too_large", [False, True])
+def test_no_step_is_taken_if_the_last_one_has_reported_a_bad_condition(
+    rows: int, width: int, is_too_large: bool, kernel_device: torch.device
+) -> None:
+    """The host was to refactor before the condition is so large, and has not."""
+    case = make_case(rows, width, 1, torch.float64, kernel_device)
+    parts = (kernels.load("factored_update").report_length(width) - 2) // 2
+    most = 7.0 if is_too_large else 9.0
+    # Squared norms of 8 H each make a condition of 8.
+    state, report = step(case, decay=0, most_condition=most, norms=8 * width / parts)
+    assert int(case.fault) == int(report[0]) == SINGULAR * is_too_large
+    assert torch.equal(state[0], case.layer.V) == is_too_large
 
 
 def test_after_a_fault_no_step_is_taken(kernel_device: torch.device) -> None:

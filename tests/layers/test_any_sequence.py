@@ -47,6 +47,24 @@ class AnySequence(RuleBasedStateMachine):
         self.twins.backward(LOSS, h, target)
         self.recorded += 1
 
+    @precondition(lambda self: self.recorded < 3)
+    @rule(
+        ids=st.lists(st.integers(0, CLASSES - 1), max_size=7),
+        is_tied=st.booleans(),
+        scale=st.sampled_from([0.1, 1.0]),
+    )
+    def backward_through_rows(self, ids: list[int], is_tied: bool, scale: float) -> None:
+        """A bounded function of rows, alone or as the hidden batch of the layer itself."""
+        classes = torch.tensor(ids, dtype=torch.long)
+        with_bias = self.twins.factored.has_bias
+        for layer in (self.twins.factored, self.twins.dense):
+            rows = layer.rows(classes, with_bias=with_bias).sin()
+            loss = scale * rows.sum()
+            if is_tied:
+                loss = loss + LOSS(layer(rows[:, : self.hidden], classes))
+            loss.backward()
+        self.recorded += 1
+
     @rule(lr=st.sampled_from([0.0, 0.3, 10.0]), weight_decay=st.sampled_from([0.0, 0.01]))
     def step(self, lr: float, weight_decay: float) -> None:
         for optimizer in (self.twins.factored_optimizer, self.twins.dense_optimizer):

@@ -50,7 +50,7 @@ def expected_flops(rows: int, device: torch.device) -> int:
     if rows < HIDDEN:
         # h U_inv, H^T X, U and U_inv updates; X and the B x B system.
         return three + 4 * 2 * rows * HIDDEN**2 + 3 * 2 * rows**2 * HIDDEN
-    # H^T [A H, T, Z] and h U_inv; gram K1, K1 (...), U K1, K1 U_inv.
+    # K1, H^T [T, Z] and h U_inv; gram K1, K1 (...), U K1, K1 U_inv.
     return three + 4 * 2 * rows * HIDDEN**2 + 4 * 2 * HIDDEN**3
 
 

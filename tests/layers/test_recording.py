@@ -1,6 +1,7 @@
 """The gradient that a backward pass records, and the step that uses it."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from tests.layers.small_layers import CLASSES, HIDDEN, LOSS, batch, loss_of, make_layer, train
 from tests.layers.twins import relative_error
+from zloss.layers.gradient_norm import norm_of
 
 
 def test_backward_trains_where_h_needs_no_gradient(device: torch.device) -> None:
@@ -135,3 +137,18 @@ def test_the_batch_may_be_overwritten_before_the_step(device: torch.device) -> N
             given.zero_()
         each.step_(20.0)
     assert torch.equal(layer.weight(), twin.weight())
+
+
+def test_a_record_by_kernels_with_float32_products_has_a_norm() -> None:
+    """Such a record holds the batch in float32 and the gradient of the targets in float64."""
+    layer = make_layer(torch.device("cpu"))
+    h, target = torch.randn(6, HIDDEN, dtype=layer.V.dtype), torch.tensor([1, 1, 2, 3, 3, 3])
+    LOSS(layer(h, target)).backward()
+    record = layer.recorded_gradient()
+    assert record is not None
+    coarse = replace(
+        record, **{name: getattr(record, name).float() for name in ("h", "hg", "target_rows")}
+    )
+    norm = norm_of(coarse, layer.wbar, CLASSES)
+    # A sum of some products in float32.
+    assert norm == pytest.approx(layer.grad_norm().item(), rel=1e-5)

@@ -72,7 +72,7 @@ def k1_of(layer: zloss.FactoredLinear) -> Tensor:
     """The matrix K1 of the recorded gradient: a step with learning rate lr multiplies W by I - lr K1."""
     gradient = layer.recorded_gradient()
     assert gradient is not None
-    return gradient.h.T @ (gradient.curvature[:, None] * gradient.h)
+    return gradient.batch.T @ (gradient.curvature[:, None] * gradient.batch)
 
 
 def make_twins(

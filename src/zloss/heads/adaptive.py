@@ -27,6 +27,7 @@ from zloss.heads.cutoffs import check_widths, checked_cutoffs, checked_div_value
 from zloss.heads.head import Head
 from zloss.heads.softmax import log_softmax
 from zloss.heads.stretches import Stretches
+from zloss.inputs import FLOATS, check_flag, check_hidden, check_place
 from zloss.losses.reduction import Reduction, check_reduction, reduce_loss
 from zloss.streams import must_not_wait
 from zloss.targets import IGNORE_INDEX, Targets
@@ -92,6 +93,8 @@ class AdaptiveSoftmax(Head):
     ) -> None:
         super().__init__(in_features, num_classes, ignore_index=ignore_index)
         check_reduction(reduction)
+        check_flag("head_bias", head_bias)
+        check_place(device, dtype, FLOATS)
         self.reduction: Reduction = reduction
         div_value = (
             min(_DIV_VALUE, in_features) if div_value is None else checked_div_value(div_value)
@@ -125,7 +128,8 @@ class AdaptiveSoftmax(Head):
         return admitted.conclude(reduce_loss(per_example, targets.counted, self.reduction, weight))
 
     def scores(self, h: Tensor) -> AdaptiveScores:
-        return AdaptiveScores(self.softmax, h)
+        check_hidden(h, self.in_features, self.reference_weight)
+        return AdaptiveScores(self.softmax, h.to(self.reference_weight.dtype))
 
     def _log_prob_of(self, h: Tensor, targets: Targets) -> Tensor:  # (B, K)
         stretches = Stretches.of(self.softmax)

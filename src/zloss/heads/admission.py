@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from zloss.inputs import check_hidden, check_same_device
+from zloss.inputs import check_hidden, check_same_device, in_dtype_of
 from zloss.layers.supervisor import Fault, Supervisor
 from zloss.streams import is_capturing
 from zloss.targets import Targets, checked_targets, parse_targets
@@ -40,9 +40,7 @@ class Admission:
         """Check a batch, and return it with `h` in the dtype of the weight."""
         check_hidden(h, weight.shape[1], weight)
         check_same_device(h, target)
-        # Under autocast, products convert both operands themselves. They do not convert float64.
-        if not torch.is_autocast_enabled(h.device.type) or weight.dtype == torch.float64:
-            h = h.to(weight.dtype)
+        h = in_dtype_of(weight, h)
         is_late = h.device.type == "cuda"
         return self._admit_later(h, target) if is_late else self._admit_now(h, target)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from zloss import kernels
 from zloss.heads.block_products import PRODUCTS, BlockProducts
 from zloss.heads.blocks import RowBlocks
+from zloss.inputs import check_choice
 from zloss.limits import first_derivatives_only, uncompiled
 
 
@@ -78,9 +79,13 @@ def never_waits_on_a_gpu(implementation: str, exact_rows: bool) -> bool:
 def _chosen(implementation: str, device_type: str) -> str:
     if implementation == "auto":
         return "triton" if device_type == "cuda" and kernels.available() else "torch"
-    if implementation not in PRODUCTS:
-        raise ValueError(f"implementation must be auto, torch or triton, got {implementation!r}")
+    check_implementation(implementation)
     return implementation
+
+
+def check_implementation(implementation: str) -> None:
+    """Refuse an unknown implementation of `block_linear`."""
+    check_choice("implementation", implementation, ("auto", *PRODUCTS))
 
 
 class _BlockLinear(torch.autograd.Function):

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from zloss.inputs import REALS, fault_of_tensor
+
 
 class ClassOrder(nn.Module):
     """A permutation of the classes and its inverse, as buffers of the head that uses them.
@@ -45,11 +47,12 @@ class ClassOrder(nn.Module):
 
 def checked_counts(counts: Tensor, num_classes: int) -> Tensor:
     """Return the counts, or refuse counts that are not one finite number >= 0 for each class."""
-    if not isinstance(counts, Tensor) or counts.shape != (num_classes,):
-        got = tuple(counts.shape) if isinstance(counts, Tensor) else type(counts).__name__
+    fault = fault_of_tensor(counts, REALS)
+    if fault or counts.shape != (num_classes,):
+        got = fault or tuple(counts.shape)
         raise ValueError(
             f"counts must be a tensor with one number per class, shape ({num_classes},), got {got}"
         )
-    if counts.is_complex() or not (counts >= 0).all() or not counts.double().isfinite().all():
+    if not (counts >= 0).all() or not counts.double().isfinite().all():
         raise ValueError("counts must be finite numbers >= 0")
     return counts

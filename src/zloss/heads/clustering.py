@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from zloss.heads.class_order import checked_counts
+from zloss.inputs import INTEGERS, check_count, check_whole, fault_of_tensor, is_whole, shown
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,12 @@ class Clustering:
 
     def __post_init__(self) -> None:
         order = self.order
-        if not isinstance(order, Tensor) or order.dim() != 1 or order.dtype != torch.long:
-            got = (
-                f"{order.dtype} {tuple(order.shape)}"
-                if isinstance(order, Tensor)
-                else type(order).__name__
-            )
+        fault = fault_of_tensor(order, {torch.long})
+        if fault or order.dim() != 1:
+            got = fault or tuple(order.shape)
             raise ValueError(f"order must be a one-dimensional int64 tensor of classes, got {got}")
+        if not isinstance(self.sizes, list | tuple) or not all(map(is_whole, self.sizes)):
+            raise ValueError(f"sizes must be a list of whole numbers, got {shown(self.sizes)}")
         if not torch.equal(order.cpu().sort().values, torch.arange(len(order), device="cpu")):
             raise ValueError(f"order must have each class from 0 to {len(order) - 1} once")
         if min(self.sizes, default=0) < 1 or sum(self.sizes) != len(order):
@@ -43,6 +43,7 @@ class Clustering:
     @classmethod
     def in_order(cls, num_classes: int, num_clusters: int | None = None) -> "Clustering":
         """Put neighbouring class numbers together. If classes are numbered by frequency, they are clustered by it."""
+        check_count("num_classes", num_classes)
         return cls(torch.arange(num_classes, device="cpu"), _equal_sizes(num_classes, num_clusters))
 
     @classmethod
@@ -55,13 +56,12 @@ class Clustering:
     @classmethod
     def by_labels(cls, labels: Tensor) -> "Clustering":
         """Put classes with the same label together. Clusters may have any sizes."""
-        if (
-            not isinstance(labels, Tensor)
-            or labels.dim() != 1
-            or labels.is_floating_point()
-            or labels.is_complex()
-        ):
-            raise ValueError("labels must be a one-dimensional tensor of integers, one per class")
+        fault = fault_of_tensor(labels, INTEGERS)
+        if fault or labels.dim() != 1:
+            got = fault or tuple(labels.shape)
+            raise ValueError(
+                f"labels must be a one-dimensional tensor of integers, one per class, got {got}"
+            )
         _, label, sizes = labels.cpu().unique(return_inverse=True, return_counts=True)
         return cls(label.argsort(stable=True), sizes.tolist())
 
@@ -70,18 +70,19 @@ class Clustering:
         cls, num_classes: int, num_clusters: int | None = None, *, seed: int = 0
     ) -> "Clustering":
         """Divide the classes at random. The same seed gives the same clusters."""
-        order = torch.randperm(
-            num_classes, generator=torch.Generator("cpu").manual_seed(seed), device="cpu"
-        )
-        return cls(order, _equal_sizes(num_classes, num_clusters))
+        check_count("num_classes", num_classes)
+        check_whole("seed", seed)
+        sizes = _equal_sizes(num_classes, num_clusters)
+        generator = torch.Generator("cpu").manual_seed(int(seed))
+        return cls(torch.randperm(num_classes, generator=generator, device="cpu"), sizes)
 
 
 def _equal_sizes(num_classes: int, num_clusters: int | None) -> list[int]:
     if num_clusters is None:
         num_clusters = max(1, round(math.sqrt(num_classes)))
-    if not isinstance(num_clusters, int) or not 1 <= num_clusters <= num_classes:
+    if not is_whole(num_clusters) or not 1 <= num_clusters <= num_classes:
         raise ValueError(
-            f"expected between 1 and {num_classes} clusters, one per class, got {num_clusters}"
+            f"expected between 1 and {num_classes} clusters, one per class, got {shown(num_clusters)}"
         )
     size, larger = divmod(num_classes, num_clusters)
     return [size + 1] * larger + [size] * (num_clusters - larger)

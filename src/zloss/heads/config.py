@@ -24,6 +24,7 @@ from zloss.heads.hierarchical import HierarchicalSoftmax
 from zloss.heads.option_types import OPTION_TYPES, check_option
 from zloss.heads.sampled import SampledSoftmax
 from zloss.heads.spherical import SphericalOutput
+from zloss.inputs import check_mapping, check_sizes, check_whole
 from zloss.layers import FactoredLinear, GramLinear
 from zloss.losses import (
     SigmoidCrossEntropy,
@@ -36,7 +37,7 @@ from zloss.losses import (
 )
 from zloss.losses.reduction import Reduction, check_reduction
 from zloss.names import check_name
-from zloss.targets import IGNORE_INDEX
+from zloss.targets import IGNORE_INDEX, check_ignore_index
 
 Start = float | Callable[[int], float]  # a value, or one that depends on the number of classes
 
@@ -192,11 +193,12 @@ class HeadConfig:
 
     def __post_init__(self) -> None:
         check_name("head", self.head, HEADS)
-        if not self.loss:
+        if self.loss is None or (isinstance(self.loss, str) and not self.loss):
             object.__setattr__(self, "loss", HEADS[self.head].losses[0])
         check_name("loss", self.loss, LOSSES)
         self._check_pair()
         check_reduction(self.reduction)
+        check_mapping("options", self.options)
         for name in self.options:
             check_name(
                 f"option of head {self.head!r} with loss {self.loss!r}", name, self._known_options()
@@ -208,8 +210,7 @@ class HeadConfig:
         )
         for name, value in self.options.items():
             check_option(name, value)
-        if not isinstance(self.ignore_index, int):
-            raise ValueError(f"ignore_index must be a whole number, got {self.ignore_index!r}")
+        check_ignore_index(self.ignore_index)
 
     def _check_pair(self) -> None:
         kind = HEADS[self.head]
@@ -235,6 +236,7 @@ class HeadConfig:
         ValueError: unknown option of head 'sampled' with loss 'softmax': 'num_sample'; did you mean 'num_samples'?
         known: bias, num_samples, sampler, power, remove_accidental_hits
         """
+        check_mapping("values", values)
         own = {
             name: value
             for name, value in values.items()
@@ -243,7 +245,10 @@ class HeadConfig:
         others = {name: value for name, value in values.items() if name not in own}
         return cls(
             **own,
-            options={name: None if value == "none" else value for name, value in others.items()},
+            options={
+                name: None if isinstance(value, str) and value == "none" else value
+                for name, value in others.items()
+            },
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -267,6 +272,7 @@ class HeadConfig:
     ) -> Head:
         """Make a new head. `counts` are the numbers of occurrences of the classes, which some heads do not use."""
         kind = HEADS[self.head]
+        check_sizes(in_features, num_classes)
         options = {name: value for name, value in self.options.items() if name in kind.options}
         if kind.takes_counts:
             options["counts"] = counts
@@ -283,6 +289,7 @@ class HeadConfig:
 
     def loss_options(self, num_classes: int) -> dict[str, Any]:
         """Return all hyper-parameters of the loss: the given values, and good first values for the others."""
+        check_whole("num_classes", num_classes, least=1)
         starts = LOSSES[self.loss].starts(num_classes)
         return {name: self.options.get(name, start) for name, start in starts.items()}
 

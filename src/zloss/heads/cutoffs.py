@@ -1,9 +1,11 @@
 """The cutoffs of an adaptive softmax: default values, and checks of the values that a user gives."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from numbers import Integral
+
+from zloss.inputs import check_number, is_whole, shown
+from zloss.optim.groups import listed
 
 # Every cluster costs some launches, and narrow vectors cannot distinguish many classes.
 _MAX_CLUSTERS, _MIN_GROWTH, _MIN_WIDTH = 3, 4, 8
@@ -35,15 +37,15 @@ def _width(in_features: int, div_value: float, cluster: int) -> int:
 
 def checked_div_value(div_value: float) -> float:
     """Return the div_value, or refuse one that is not a finite number >= 1."""
-    if not (math.isfinite(div_value) and div_value >= 1):
-        raise ValueError(f"div_value must be a finite number >= 1, got {div_value}")
+    check_number("div_value", div_value, least=1)
     return div_value
 
 
 def checked_cutoffs(cutoffs: Sequence[int], num_classes: int) -> list[int]:
     """Return the cutoffs as a list of int, or refuse cutoffs that do not cut the classes into non-empty stretches."""
-    cutoffs = list(cutoffs)
-    integers = all(isinstance(cutoff, Integral) for cutoff in cutoffs)  # integers of NumPy are fine
+    given = cutoffs
+    cutoffs = listed(given) if isinstance(given, Iterable) else []
+    integers = all(is_whole(cutoff) for cutoff in cutoffs)
     if (
         not cutoffs
         or not integers
@@ -51,7 +53,7 @@ def checked_cutoffs(cutoffs: Sequence[int], num_classes: int) -> list[int]:
     ):
         raise ValueError(
             "cutoffs must be one or more integers in increasing order, each between 1 and num_classes - 1 = "
-            f"{num_classes - 1}, got {cutoffs}"
+            f"{num_classes - 1}, got {shown(given)}"
         )
     return [int(cutoff) for cutoff in cutoffs]
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from zloss.heads.admission import Admitted
 from zloss.heads.linear import LinearHead
 from zloss.heads.softmax import IGNORED, SoftmaxName, find_cross_entropy
+from zloss.inputs import shown
 from zloss.layers.ranking import Scores
 from zloss.losses import SoftmaxCrossEntropy, ZNormalized
 from zloss.losses.dense import is_likelihood, log_prob_of
@@ -51,6 +52,10 @@ class DenseOutput(LinearHead):
         dtype: torch.dtype | None = None,
     ) -> None:
         loss = SoftmaxCrossEntropy() if loss is None else loss
+        if not isinstance(loss, nn.Module):
+            raise ValueError(
+                f"loss must be a module that is called as loss(logits, target), got {shown(loss)}"
+            )
         ignore_index = int(getattr(loss, "ignore_index", IGNORE_INDEX))
         super().__init__(
             in_features,

@@ -23,12 +23,19 @@ from torch.optim import Optimizer
 
 from zloss.heads.admission import Admission
 from zloss.heads.class_order import ClassOrder
-from zloss.inputs import check_hidden, check_same_device, check_sizes
+from zloss.inputs import (
+    NotFiniteError,
+    check_hidden,
+    check_rates,
+    check_same_device,
+    check_sizes,
+    checked_classes,
+)
 from zloss.layers.ranking import Scores
 from zloss.metrics import Perplexity
 from zloss.optim import RowSGD
 from zloss.precision import exact_products
-from zloss.targets import IGNORE_INDEX, Targets, checked_targets
+from zloss.targets import IGNORE_INDEX, Targets, check_ignore_index, checked_targets
 
 
 class Head(nn.Module, ABC):
@@ -42,6 +49,7 @@ class Head(nn.Module, ABC):
     ) -> None:
         super().__init__()
         check_sizes(in_features, num_classes)
+        check_ignore_index(ignore_index)
         self.in_features, self.num_classes = in_features, num_classes
         self.ignore_index = ignore_index
         # The order of the classes among the `scores`, if it differs from the order of their numbers.
@@ -119,6 +127,7 @@ class Head(nn.Module, ABC):
 
     def sgd(self, lr: float, *, weight_decay: float = 0.0) -> Optimizer:
         """Return plain SGD for all parameters of the head. Row-sparse gradients allow no weight decay."""
+        check_rates(lr, weight_decay)
         if not self.is_row_sparse:
             return torch.optim.SGD(self.parameters(), lr=lr, weight_decay=weight_decay)
         if weight_decay != 0:
@@ -142,10 +151,12 @@ class Head(nn.Module, ABC):
 
     def position_of(self, classes: Tensor) -> Tensor:
         """Return the positions of classes among the `scores`."""
+        classes = checked_classes("classes", classes, self.num_classes)
         return classes if self.order is None else self.order.position_of(classes)
 
     def class_at(self, positions: Tensor) -> Tensor:
         """Return the classes at positions among the `scores`."""
+        positions = checked_classes("positions", positions, self.num_classes)
         return positions if self.order is None else self.order.class_at(positions)
 
     def _log_normalizer(self, scores: Scores) -> Tensor:  # (B,)
@@ -166,9 +177,9 @@ class Head(nn.Module, ABC):
         weight = self.reference_weight
         check_hidden(h, self.in_features, weight)
         if not h.isfinite().all():
-            raise ValueError("h has a NaN or an infinity: check the layers below")
+            raise NotFiniteError("h has a NaN or an infinity: check the layers below")
         with torch.no_grad(), exact_products(h.device.type):
-            yield self.scores(h.to(weight.dtype))
+            yield self.scores(h)
 
     def _require_likelihood(self) -> None:
         if not self.is_likelihood:

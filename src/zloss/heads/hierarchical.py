@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from zloss.heads.block_linear import block_linear, never_waits_on_a_gpu
+from zloss.heads.block_linear import block_linear, check_implementation, never_waits_on_a_gpu
 from zloss.heads.blocks import RowBlocks
 from zloss.heads.class_order import ClassOrder, checked_counts
 from zloss.heads.clustering import Clustering
 from zloss.heads.head import Head
 from zloss.heads.softmax import log_softmax
+from zloss.inputs import FLOATS, check_flag, check_hidden, check_place, checked_classes
 from zloss.layers.ranking import LinearScores, Scores
 from zloss.layers.storage import InMemory
 from zloss.losses.reduction import Reduction, check_reduction, reduce_loss
@@ -79,6 +80,10 @@ class HierarchicalSoftmax(Head):
     ) -> None:
         super().__init__(in_features, num_classes, ignore_index=ignore_index)
         check_reduction(reduction)
+        check_flag("bias", bias)
+        check_flag("exact_rows", exact_rows)
+        check_implementation(implementation)
+        check_place(device, dtype, FLOATS)
         clustering = _clustering(num_classes, clusters, counts)
         self.reduction: Reduction = reduction
         self.implementation, self.exact_rows = implementation, exact_rows
@@ -132,10 +137,12 @@ class HierarchicalSoftmax(Head):
 
     def block_of(self, positions: Tensor) -> Tensor:
         """Return the cluster of each position."""
+        positions = checked_classes("positions", positions, self.num_classes)
         return torch.searchsorted(self.blocks.offsets[1:], positions.contiguous(), right=True)
 
     def scores(self, h: Tensor) -> Scores:
-        return HierarchicalScores(self, h)
+        check_hidden(h, self.in_features, self.reference_weight)
+        return HierarchicalScores(self, h.to(self.reference_weight.dtype))
 
     def target_log_prob(self, h: Tensor, target: Tensor) -> Tensor:  # as target
         """Return the log-probability of each target, at the cost of a training step; 0 for an ignored target."""

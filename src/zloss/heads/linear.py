@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from zloss.heads.head import Head
+from zloss.inputs import FLOATS, check_flag, check_hidden, check_place
 from zloss.layers.ranking import LinearScores, Scores
 from zloss.layers.storage import InMemory
 from zloss.targets import IGNORE_INDEX
@@ -23,11 +24,15 @@ class LinearHead(Head):
         ignore_index: int = IGNORE_INDEX,
     ) -> None:
         super().__init__(in_features, num_classes, ignore_index=ignore_index)
+        check_flag("bias", bias)
+        check_place(device, dtype, FLOATS)
         self.linear = nn.Linear(in_features, num_classes, bias=bias, device=device, dtype=dtype)
 
     def activations(self, h: Tensor) -> LinearScores:
         """Return `h @ W^T + b`, to be evaluated piecewise."""
-        return LinearScores(h, InMemory(self.linear.weight), class_bias=self.linear.bias)
+        check_hidden(h, self.in_features, self.linear.weight)
+        weight, bias = self.linear.weight, self.linear.bias
+        return LinearScores(h.to(weight.dtype), InMemory(weight), class_bias=bias)
 
     def scores(self, h: Tensor) -> Scores:
         return self.activations(h)
@@ -35,4 +40,4 @@ class LinearHead(Head):
     def logits(self, h: Tensor) -> Tensor:  # (B, C)
         """Return all activations, without gradient."""
         with self._evaluation(h):
-            return self.activations(h.to(self.linear.weight.dtype)).all()
+            return self.activations(h).all()

@@ -8,6 +8,7 @@ from typing import Any
 
 from zloss.heads.clustering import Clustering
 from zloss.heads.samplers import Sampler
+from zloss.inputs import shown
 
 # The first type is the type in a message. Instead of a number or a name, some options take an object of the library.
 OPTION_TYPES: dict[str, tuple[type, ...]] = {
@@ -35,4 +36,4 @@ def check_option(name: str, value: Any) -> None:
     types = OPTION_TYPES[name]
     is_flag = isinstance(value, bool)  # Python counts a bool as a number
     if is_flag != (types == (bool,)) or not isinstance(value, types):
-        raise ValueError(f"option {name} must be {_IN_WORDS[types[0]]}, got {value!r}")
+        raise ValueError(f"option {name} must be {_IN_WORDS[types[0]]}, got {shown(value)}")

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from zloss.heads.linear import LinearHead
-from zloss.heads.samplers import Sampler, SamplerName, make_sampler
+from zloss.heads.samplers import Sampler, SamplerName, check_generator, make_sampler
+from zloss.inputs import check_choice, check_count, check_flag, check_sizes
 from zloss.losses.functions import SOFTPLUS_IS_LINEAR
 from zloss.losses.reduction import Reduction, check_reduction, reduce_loss
 from zloss.targets import IGNORE_INDEX
@@ -94,14 +95,13 @@ class SampledSoftmax(LinearHead):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        check_sizes(in_features, num_classes)
         if num_samples is None:
             num_samples = min(max(1, num_classes // 8), _MOST_SAMPLES_BY_DEFAULT)
-        if num_samples < 1:
-            raise ValueError(f"num_samples must be at least 1, got {num_samples}")
-        if loss not in get_args(SampledLoss):
-            raise ValueError(
-                f"loss must be one of {', '.join(get_args(SampledLoss))}, got {loss!r}"
-            )
+        check_count("num_samples", num_samples)
+        check_choice("loss", loss, get_args(SampledLoss))
+        check_flag("remove_accidental_hits", remove_accidental_hits)
+        check_generator(generator)
         check_reduction(reduction)
         super().__init__(
             in_features,

@@ -18,6 +18,13 @@ import torch
 from torch import Generator, Tensor, nn
 
 from zloss.heads.class_order import ClassOrder, checked_counts
+from zloss.inputs import (
+    check_count,
+    check_device,
+    check_number,
+    checked_classes,
+    shown,
+)
 
 SamplerName = Literal["log_uniform", "unigram", "uniform"]
 
@@ -29,13 +36,14 @@ class Sampler(nn.Module, ABC):
 
     def __init__(self, num_classes: int, *, device: torch.device | str | None = None) -> None:
         super().__init__()
-        if num_classes < 1:
-            raise ValueError(f"num_classes must be at least 1, got {num_classes}")
+        check_count("num_classes", num_classes)
+        check_device("device", device)
         self.num_classes = num_classes
         self.register_buffer("_home", torch.empty(0, device=device), persistent=False)
 
     def follow_(self, device: torch.device) -> None:
         """Draw on this device from now on, if the sampler has been on the "meta" device so far."""
+        check_device("device", device, must_exist=self._home.is_meta)
         if self._home.is_meta:
             self._home = torch.empty(0, device=device)
 
@@ -55,8 +63,8 @@ class Sampler(nn.Module, ABC):
         `torch.randint` is not used. It takes the remainder of 32 random bits, which makes some of 10 million classes
         more likely than others by 0.2 %.
         """
-        if num_samples < 1:
-            raise ValueError(f"num_samples must be at least 1, got {num_samples}")
+        check_count("num_samples", num_samples)
+        check_generator(generator)
         device = self._home.device
         if generator is not None and generator.device.type != device.type:
             raise ValueError(
@@ -74,6 +82,12 @@ class Sampler(nn.Module, ABC):
         return f"num_classes={self.num_classes}"
 
 
+def check_generator(generator: Generator | None) -> None:
+    """Refuse anything but a generator of torch, or None."""
+    if generator is not None and not isinstance(generator, Generator):
+        raise ValueError(f"generator must be a torch.Generator or None, got {shown(generator)}")
+
+
 class UniformSampler(Sampler):
     """A sampler that draws every class with the same probability.
 
@@ -86,6 +100,7 @@ class UniformSampler(Sampler):
         return self._anywhere(num_samples, generator)
 
     def log_prob(self, classes: Tensor) -> Tensor:
+        classes = checked_classes("classes", classes, self.num_classes)
         return torch.full(
             classes.shape, -math.log(self.num_classes), dtype=torch.float64, device=classes.device
         )
@@ -127,6 +142,7 @@ class LogUniformSampler(Sampler):
         return ranks if self.order is None else self.order.class_at(ranks)
 
     def log_prob(self, classes: Tensor) -> Tensor:
+        classes = checked_classes("classes", classes, self.num_classes)
         ranks = classes if self.order is None else self.order.position_of(classes)
         return (1 / (ranks.double() + 1)).log1p().log() - math.log(math.log(self.num_classes + 1))
 
@@ -189,6 +205,7 @@ class UnigramSampler(Sampler):
         return torch.where(stays, hit, self.alias[hit])
 
     def log_prob(self, classes: Tensor) -> Tensor:
+        classes = checked_classes("classes", classes, self.num_classes)
         return self._log_q_bits.view(torch.float64)[classes]
 
     def extra_repr(self) -> str:
@@ -197,8 +214,7 @@ class UnigramSampler(Sampler):
 
 def _powers(counts: Tensor, power: float) -> Tensor:  # (C,) float64, the largest is 1
     """Return `counts ** power`, with the counts scaled first so that nothing overflows."""
-    if not (math.isfinite(power) and power >= 0):
-        raise ValueError(f"power must be a finite number >= 0, got {power}")
+    check_number("power", power, least=0)
     counts = checked_counts(counts, counts.numel() if isinstance(counts, Tensor) else 0)
     if not counts.any():
         raise ValueError("counts are all zero: at least one class must occur")
@@ -253,10 +269,11 @@ def make_sampler(
     """Return the sampler with this name, or the given sampler itself, on the device of its head."""
     if isinstance(sampler, Sampler):
         return _own_sampler(sampler, num_classes, counts).to(device)
-    if sampler not in get_args(SamplerName):
+    if not isinstance(sampler, str) or sampler not in get_args(SamplerName):
         raise ValueError(
-            f"sampler must be one of {', '.join(get_args(SamplerName))} or a Sampler, got {sampler!r}"
+            f"sampler must be one of {', '.join(get_args(SamplerName))} or a Sampler, got {shown(sampler)}"
         )
+    check_number("power", power, least=0)
     if counts is not None:
         counts = checked_counts(counts, num_classes)
     if sampler == "uniform":

@@ -23,6 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from zloss.inputs import check_choice, check_device
+
 SoftmaxName = Literal[
     "logits", "linear_cross_entropy", "liger", "cut_cross_entropy", "cut_cross_entropy_exact"
 ]
@@ -150,6 +152,7 @@ def softmax_implementations(device: torch.device | str) -> dict[str, str | None]
     >>> softmax_implementations("cpu")["logits"] is None
     True
     """
+    check_device("device", device, must_exist=False)
     return {name: entry.missing(torch.device(device)) for name, entry in IMPLEMENTATIONS.items()}
 
 
@@ -158,8 +161,7 @@ def find_cross_entropy(name: str, device: torch.device | None = None) -> CrossEn
 
     Without a device this checks only what is installed, because a layer may still move to another device.
     """
-    if name not in IMPLEMENTATIONS:
-        raise ValueError(f"softmax must be one of {', '.join(IMPLEMENTATIONS)}, got {name!r}")
+    check_choice("softmax", name, IMPLEMENTATIONS)
     if reason := IMPLEMENTATIONS[name].missing(device):
         here = [other for other, entry in IMPLEMENTATIONS.items() if entry.missing(device) is None]
         raise ValueError(

@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from zloss.heads.head import Head
+from zloss.inputs import check_rates
 from zloss.layers import DenseLinear, FactoredLinear
 from zloss.layers.ranking import Scores
 from zloss.losses import SphericalLoss
@@ -72,6 +73,7 @@ class SphericalOutput(Head):
 
     def sgd(self, lr: float, *, weight_decay: float = 0.0) -> Optimizer:
         """Return plain SGD. For a factored layer this is `FactoredSGD`: no other optimizer can train it."""
+        check_rates(lr, weight_decay)
         if isinstance(self.layer, FactoredLinear):
             return FactoredSGD(self.layer, lr, weight_decay=weight_decay)
         return torch.optim.SGD(self.layer.parameters(), lr=lr, weight_decay=weight_decay)

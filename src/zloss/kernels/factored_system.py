@@ -37,11 +37,12 @@ from zloss.streams import is_capturing
 _DOUBLINGS = 4
 # From this |X^(2^k)|_F^2 down, further terms are smaller than the rounding of the first ones.
 _NEGLIGIBLE: tl.constexpr = tl.constexpr(1e-18)
-# From this |(I - X)^-1 - I| up, the system is nearly singular.
-_LEAP = 1e3
-# The largest spectral radius of X with which a float32 inverse is precise enough. The step stretches W by up to one
-# more than this. U^-1 shrinks by the same factor, so that its digits cancel.
-_MOST_STRETCH = 4.0
+# From this |(I - X)^-1 - I| up, the system is nearly singular. Rows of V grow as much, and their rounding with them.
+_LEAP = 50.0
+# The largest spectral radius of X of a step that is precise enough. The step stretches W by up to one more than this.
+# U^-1 shrinks by the same factor, so that digits of a float32 inverse cancel. With float64 the rounding of V is left,
+# which the step stretches too.
+_MOST_STRETCH = {torch.float32: 4.0, torch.float64: 100.0}
 
 # Tiles of products: their side, the depth of the sum that is added at a time, and the launch. Measured on an H200.
 # Small matrices are cut into small tiles, so that there are enough tiles for all processors.
@@ -92,9 +93,9 @@ class System:
             return self._sum_series(base, rounded, from_left=from_left)
         eye = torch.eye(len(self.matrix), dtype=base.dtype, device=base.device)
         series: Tensor = torch.linalg.solve_ex(eye - self.matrix, self.matrix).result
-        is_sound = series.norm() <= _LEAP
-        if base.dtype == torch.float32:  # no eigenvalue of X exceeds the root of |X^2|_F
-            is_sound &= (self.matrix @ self.matrix).norm() <= _MOST_STRETCH**2
+        # No eigenvalue of X exceeds the root of |X^2|_F.
+        stretch = (self.matrix @ self.matrix).norm()
+        is_sound = (series.norm() <= _LEAP) & (stretch <= _MOST_STRETCH[base.dtype] ** 2)
         self.remainder = (~is_sound).double().reshape(1)
         change = series @ base if from_left else base @ series
         return base + change, change

@@ -20,10 +20,15 @@ _LARGEST: tl.constexpr = tl.constexpr(1e15)
 @triton.jit
 def prepare_rows(
     h, hg, mean, curvature, mean_grad, classes, target_grad, target_rows,
-    omega, wbar, fault, bent_h, q, half, columns, lr_high, lr_low, keep_high, keep_low, B, C,
-    H: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, FAULT: tl.constexpr,
+    omega, wbar, fault, report, bent_h, q, half, columns, lr_high, lr_low, keep_high, keep_low, B, C, most, parts,
+    H: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr,
+    FAULT: tl.constexpr, CONDITION_FAULT: tl.constexpr,
 ):  # fmt: skip
-    """Compute a row of A H, of the first-order part of Q and of A H G / 2 + T, and its entries of the three columns."""
+    """Compute a row of A H, of the first-order part of Q and of A H G / 2 + T, and its entries of the three columns.
+
+    The first program also raises a fault if the squared norms of U and `U^-1`, which the last step has reported, have
+    a product above `most`.
+    """
     lr, keep = whole(lr_high, lr_low), whole(keep_high, keep_low)
     i, j = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
     inside, here = j < H, i * H + j
@@ -48,6 +53,12 @@ def prepare_rows(
     size = tl.sum(tl.abs(lr * (bent + centred)) + tl.abs(lr * own * row)) + tl.abs(lr * level)
     if not size <= _LARGEST:  # True for NaN too, which a sum passes on and a maximum does not
         tl.atomic_or(fault, FAULT)
+    if i == 0:
+        part = tl.arange(0, PARTS)
+        of_U = tl.sum(tl.load(report + 2 + part, mask=part < parts, other=0))
+        of_inverse = tl.sum(tl.load(report + 2 + parts + part, mask=part < parts, other=0))
+        if not of_U * of_inverse <= most:
+            tl.atomic_or(fault, CONDITION_FAULT)
 
 
 @triton.jit

@@ -70,10 +70,11 @@ def report_length(width: int) -> int:
     return 2 + 2 * pieces(width, ENTRYWISE_SIDE) ** 2
 
 
-def refresh_(pack: Tensor, gram: Tensor, U: Tensor, U_inv: Tensor) -> None:
-    """Copy the factors again, after other code than `step_` has changed them."""
+def refresh_(pack: Tensor, report: Tensor, gram: Tensor, U: Tensor, U_inv: Tensor) -> None:
+    """Copy the factors again, after other code than `step_` has changed them, and forget their norms."""
     for copy, original in zip(pack, (gram, U, U_inv.T), strict=True):
         copy.copy_(original)
+    report[2:].zero_()
 
 
 def step_(
@@ -82,10 +83,14 @@ def step_(
     lr: float,
     weight_decay: float,
     *,
+    most_condition: float,
     gradient_fault: int,
     singular_fault: int,
 ) -> None:
-    """Apply the step, or raise a fault on the device and change nothing."""
+    """Apply the step, or raise a fault on the device and change nothing.
+
+    A condition of U above `most_condition` before the step is a singular fault as well.
+    """
     if not len(batch.h):  # weights decay even then, so a row of zeros replaces the empty batch
         row: list[Any] = [part.new_zeros(1, *part.shape[1:]) for part in batch[:-1]]
         batch = Batch(*row)
@@ -94,7 +99,7 @@ def step_(
     with torch.cuda.device_of(batch.h):
         step = regime(state, batch, lr, weight_decay)
         with step.gram_branch, step.other_branch:
-            step.prepare(gradient_fault)
+            step.prepare(most_condition, gradient_fault, singular_fault)
             step.solve()
         step.apply(singular_fault)
 
@@ -121,13 +126,14 @@ class _Step:
         self.row_sizes = {"H": self.width, "WIDTH": power_of_2(self.width), "num_warps": 4}
         self.gram_branch, self.other_branch = Branch(), Branch()
 
-    def prepare(self, gradient_fault: int) -> None:
+    def prepare(self, most_condition: float, gradient_fault: int, singular_fault: int) -> None:
         """Compute all terms of the batch that need no product."""
-        b, s = self.batch, self.state
+        b, s, parts = self.batch, self.state, pieces(self.width, ENTRYWISE_SIDE) ** 2
         prepare_rows[(self.rows,)](
-            *b[:-1], s.omega, s.wbar, s.fault, self.bent_h, self.q, self.half, self.columns,
-            *self.rates, self.rows, len(s.V),
-            K=self.targets, FAULT=gradient_fault, **self.row_sizes,
+            *b[:-1], s.omega, s.wbar, s.fault, s.report, self.bent_h, self.q, self.half, self.columns,
+            *self.rates, self.rows, len(s.V), (most_condition * self.width) ** 2, parts,
+            K=self.targets, PARTS=power_of_2(parts), FAULT=gradient_fault, CONDITION_FAULT=singular_fault,
+            **self.row_sizes,
         )  # fmt: skip
 
     def solve(self) -> None:
@@ -150,9 +156,9 @@ class _Step:
 class _ThroughRows(_Step):
     """The step by B x B systems, for B < H: X = ratio H H^T A."""
 
-    def prepare(self, gradient_fault: int) -> None:
+    def prepare(self, most_condition: float, gradient_fault: int, singular_fault: int) -> None:
         with self.gram_branch.open():  # the system does not need these terms
-            super().prepare(gradient_fault)
+            super().prepare(most_condition, gradient_fault, singular_fault)
         self.other_branch.follow(self.gram_branch)
 
     def solve(self) -> None:
@@ -193,7 +199,7 @@ class _ThroughColumns(_Step):
     first: Tensor  # (B, K) where each target occurs for the first time
     totals: Tensor  # (B K, H) zeros, to which rows of equal targets are added
 
-    def prepare(self, gradient_fault: int) -> None:
+    def prepare(self, most_condition: float, gradient_fault: int, singular_fault: int) -> None:
         classes, asked = self.batch.classes, self.batch.classes.numel()
         self.first, self.totals = (
             torch.empty_like(classes),
@@ -204,7 +210,7 @@ class _ThroughColumns(_Step):
             find_first[(pieces(asked, _FEW),)](
                 classes, self.first, self.totals, asked, FEW=_FEW, MANY=_MANY, **self.row_sizes
             )
-        super().prepare(gradient_fault)
+        super().prepare(most_condition, gradient_fault, singular_fault)
 
     def solve(self) -> None:
         b, s = self.batch, self.state

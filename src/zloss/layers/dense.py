@@ -5,12 +5,21 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from zloss.inputs import check_hidden, check_sizes
+from zloss.inputs import (
+    FLOATS,
+    check_flag,
+    check_hidden,
+    check_linear,
+    check_place,
+    check_same_device,
+    check_sizes,
+    in_dtype_of,
+)
 from zloss.layers.prediction import Predicting
 from zloss.layers.ranking import LinearScores
 from zloss.layers.storage import InMemory
 from zloss.stats import SphericalStats
-from zloss.targets import IGNORE_INDEX, Targets
+from zloss.targets import IGNORE_INDEX, Targets, check_ignore_index, checked_row_ids
 
 
 class DenseLinear(Predicting, nn.Module):
@@ -36,6 +45,9 @@ class DenseLinear(Predicting, nn.Module):
     ) -> None:
         super().__init__()
         check_sizes(in_features, num_classes)
+        check_flag("bias", bias)
+        check_place(device, dtype, FLOATS)
+        check_ignore_index(ignore_index)
         self.linear = nn.Linear(in_features, num_classes, bias=bias, device=device, dtype=dtype)
         self.ignore_index = ignore_index
 
@@ -50,7 +62,22 @@ class DenseLinear(Predicting, nn.Module):
         return self.linear.out_features
 
     def forward(self, h: Tensor, target: Tensor | Targets) -> SphericalStats:
-        return SphericalStats.from_logits(self.linear(h), target, ignore_index=self.ignore_index)
+        check_hidden(h, self.in_features, self.linear.weight)
+        check_same_device(h, target)
+        logits = self.linear(in_dtype_of(self.linear.weight, h))
+        return SphericalStats.from_logits(logits, target, ignore_index=self.ignore_index)
+
+    def rows(self, ids: Tensor, *, with_bias: bool = False) -> Tensor:  # (...) -> (..., H)
+        """Rows of W, differentiable: `W[ids]`; `with_bias=True` appends the bias of its class to each."""
+        weight, bias = self.linear.weight, self.linear.bias
+        check_flag("with_bias", with_bias)
+        if with_bias and bias is None:
+            raise ValueError(f"with_bias=True needs {type(self).__name__}(..., bias=True)")
+        index = checked_row_ids(ids, weight)
+        rows = weight[index]
+        if with_bias:
+            rows = torch.cat([rows, bias[index, None]], 1)
+        return rows.reshape(*ids.shape, rows.shape[1])
 
     def weight(self) -> Tensor:  # (C, H)
         """A copy of the weight matrix W."""
@@ -67,6 +94,7 @@ class DenseLinear(Predicting, nn.Module):
     @classmethod
     def from_linear(cls, linear: nn.Linear, *, ignore_index: int = IGNORE_INDEX) -> Self:
         """A layer that starts from a copy of the weights of `linear`."""
+        check_linear(linear)
         layer = cls(
             linear.in_features, linear.out_features, device="meta", ignore_index=ignore_index
         )

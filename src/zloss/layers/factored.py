@@ -10,22 +10,31 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Self
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
 from zloss.inputs import (
+    as_float,
+    check_device,
+    check_factor,
+    check_flag,
     check_hidden,
+    check_linear,
     check_rates,
     check_same_device,
     check_sizes,
+    shown,
     with_bias_column,
 )
 from zloss.layers.gradient import GradientMark, RecordedGradient
+from zloss.layers.gradient_norm import norm_of
 from zloss.layers.matrix import FactoredMatrix
 from zloss.layers.portable import NAMES, Checkpoint, Place, as_factors, misfit
 from zloss.layers.prediction import Predicting
 from zloss.layers.ranking import LinearScores
+from zloss.layers.rows import look_up
 from zloss.layers.stepper import Implementation, Stepper
 from zloss.layers.storage import InMemory
 from zloss.layers.supervisor import Fault
@@ -38,8 +47,16 @@ from zloss.limits import (
     uncompiled,
 )
 from zloss.precision import check_dtypes, default_product_dtype, finest_dtype
-from zloss.stats import SphericalStats
-from zloss.targets import IGNORE_INDEX
+from zloss.stats import SphericalStats, stats_of_layer
+from zloss.targets import IGNORE_INDEX, check_ignore_index
+
+# V looks like any other parameter. So code that gets it without its layer looks for the layer here.
+_LIVING: "WeakSet[FactoredLinear]" = WeakSet()
+
+
+def living_layers() -> list["FactoredLinear"]:
+    """Return all factored layers that exist, copies included."""
+    return list(_LIVING)
 
 
 class FactoredLinear(Predicting, nn.Module):
@@ -77,6 +94,8 @@ class FactoredLinear(Predicting, nn.Module):
     >>> optimizer.step()
 
     As with `nn.Linear`, `layer.requires_grad_(False)` freezes it, and nothing is recorded under `torch.no_grad()`.
+    The layer copies the batch, so h and target may be overwritten once the forward pass is done. All gradients belong
+    to the batch that the layer has seen. The backward pass of `nn.Linear` would raise an error there.
     Unlike with `nn.Linear`, a step uses up the gradient. `layer.V` is a parameter, so that it moves, saves and freezes
     as usual, but it never has a `.grad`, and ordinary optimizers pass over it. The gradient is zeroed with the model's.
     """
@@ -104,8 +123,16 @@ class FactoredLinear(Predicting, nn.Module):
     ) -> None:
         super().__init__()
         check_sizes(in_features, num_classes)
-        dtype = dtype or torch.get_default_dtype()
+        dtype = torch.get_default_dtype() if dtype is None else dtype
         check_dtypes(dtype, state_dtype, product_dtype)
+        check_device("device", device)
+        check_flag("bias", bias)
+        check_flag("synchronous", synchronous)
+        check_ignore_index(ignore_index)
+        if max_condition is not None and math.isnan(as_float(max_condition)):
+            raise ValueError(
+                f"max_condition must be a number greater than 1, got {shown(max_condition)}"
+            )
         self.in_features, self.num_classes, self.has_bias = in_features, num_classes, bias
         self.ignore_index = ignore_index
         self._asked_state_dtype, self._asked_product_dtype = state_dtype, product_dtype
@@ -124,6 +151,7 @@ class FactoredLinear(Predicting, nn.Module):
             implementation=implementation,
         )
         self.reset_parameters()
+        _LIVING.add(self)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -150,7 +178,7 @@ class FactoredLinear(Predicting, nn.Module):
         scores, mean, scatter, valid = self._stepper.statistics(
             matrix, h, target, self.ignore_index, record=self.record if is_trained else None
         )
-        return SphericalStats.from_moments(
+        return stats_of_layer(
             scores.reshape(target.shape),
             mean,
             scatter,
@@ -160,8 +188,42 @@ class FactoredLinear(Predicting, nn.Module):
             ignore_index=self.ignore_index,
         )
 
+    @uncompiled
+    def rows(self, ids: Tensor, *, with_bias: bool = False) -> Tensor:  # (...) -> (..., H)
+        """Return rows of W, differentiable: their gradient joins the same exact step, at O(H^2) for a row.
+
+        Rows can take part in anything: input embeddings (`TiedEmbedding`), scores of chosen classes, penalties.
+
+        Args:
+            ids: classes, in any shape; they may repeat.
+            with_bias: append the bias of its class to each row.
+
+        >>> layer = FactoredLinear(16, 100_000)
+        >>> optimizer = zloss.FactoredSGD(layer, lr=1.0)
+        >>> h, target = torch.randn(4, 16), torch.tensor([7, 0, 99_999, 3])
+        >>> loss = zloss.ZLoss(a=0.1, b=10)(layer(h, target))
+        >>> negatives = h @ layer.rows(torch.randint(100_000, (256,))).T     # scores of these classes, (4, 256)
+        >>> (loss + 0.1 * negatives.logsumexp(1).mean()).backward()
+        >>> optimizer.step()                                                 # of both terms
+        """
+        check_flag("with_bias", with_bias)
+        if with_bias and not self.has_bias:
+            raise ValueError(
+                "with_bias=True needs a layer with a bias: FactoredLinear(..., bias=True)"
+            )
+        refuse_data_parallel(self, self.V)
+        refuse_transforms()
+        matrix = self.settle_foreign_writes()
+        is_trained = torch.is_grad_enabled() and self.V.requires_grad
+        rows = look_up(self._stepper, matrix, ids, record=self.record if is_trained else None)
+        return rows[..., : rows.shape[-1] if with_bias else self.in_features]
+
     def record(self, gradient: RecordedGradient) -> None:
         """Add to the gradient that the next step will apply."""
+        if not isinstance(gradient, RecordedGradient):
+            raise ValueError(
+                f"gradient must be a RecordedGradient, as recorded_gradient() returns it, got {shown(gradient)}"
+            )
         self._stepper.pending.record(gradient)
 
     @torch.no_grad()
@@ -174,7 +236,7 @@ class FactoredLinear(Predicting, nn.Module):
                 "V has a .grad, which this layer never gives it. V is a factor of the weights, not the weights: leave "
                 "it out of penalties on parameters(), FactoredSGD has weight_decay; and tie no embedding to it"
             )
-        self._stepper.step_(self.matrix, lr, weight_decay)
+        self._stepper.step_(self.matrix, float(lr), float(weight_decay))
 
     # ---- the recorded gradient ---------------------------------------------------------------------------------------
 
@@ -185,11 +247,15 @@ class FactoredLinear(Predicting, nn.Module):
     @torch.no_grad()
     def grad_norm(self) -> Tensor:  # ()
         """Return the Frobenius norm of the full C x H gradient, exact, in O(B H^2); 0 without any."""
-        return self._stepper.gradient_norm(self.matrix)
+        gradient = self._stepper.pending.gradient()
+        if gradient is None:
+            return self.wbar.new_zeros(())
+        return norm_of(gradient, self.wbar, self.num_classes)
 
     @torch.no_grad()
     def scale_grad_(self, factor: Tensor | float) -> None:
         """Multiply the recorded gradient by `factor`."""
+        check_factor("factor", factor)
         self._stepper.pending.scale_(factor)
 
     @property
@@ -200,6 +266,7 @@ class FactoredLinear(Predicting, nn.Module):
     @torch.no_grad()
     def unscale_grad_(self, scale: Tensor | float) -> None:
         """Divide the recorded gradient by the scale of a GradScaler, once."""
+        check_factor("scale", scale, above=0)
         divisor = torch.as_tensor(scale, dtype=self.U.dtype, device=self.U.device)
         self._stepper.pending.unscale_(divisor)
 
@@ -302,9 +369,11 @@ class FactoredLinear(Predicting, nn.Module):
         >>> torch.equal(FactoredLinear.from_linear(linear).weight(), linear.weight)
         True
         """
+        check_linear(linear)
         weight, bias = linear.weight, linear.bias
         options = {"dtype": weight.dtype} | options
-        device = options.pop("device", None) or weight.device
+        check_device("device", device := options.pop("device", None))
+        device = weight.device if device is None else device
         # Made without memory first: random weights and their Gram matrix would only be thrown away.
         blank = cls(
             linear.in_features, linear.out_features, bias=bias is not None, device="meta", **options
@@ -356,6 +425,7 @@ class FactoredLinear(Predicting, nn.Module):
 
     @synchronous.setter
     def synchronous(self, value: bool) -> None:
+        check_flag("synchronous", value)
         self._stepper.supervisor.synchronous = value
 
     @property
@@ -425,6 +495,7 @@ class FactoredLinear(Predicting, nn.Module):
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._restore_mark()
         self._stepper.integrity.reseal(self.matrix, as_copy=True)
+        _LIVING.add(self)
 
     def _save_to_state_dict(
         self, destination: dict[str, Any], prefix: str, keep_vars: bool

@@ -8,7 +8,11 @@ nonzero in the columns of the targets only. Hence
 and everything on the right is known from the batch H, two numbers per row and one per target. Records of several
 backward passes concatenate into the record of their sum, as long as W does not change in between.
 
-Shape letters: B rows, H width of the layer (with the bias column where there is one), K targets per row, C classes.
+Only Y^T H has rows of single classes. So it can hold the gradients of rows of W that a network has looked up: H and Y
+get one more row for each. These rows stand below the batch, and nothing else in the formula has them: see `rows.py`.
+
+Shape letters: B rows of the batch, M rows with those below it, H width of the layer (with the bias column), K targets
+per row, C classes.
 """
 
 import warnings
@@ -23,7 +27,8 @@ from torch import Tensor, nn
 
 from zloss.streams import is_capturing
 
-_FORGOTTEN_STEP = 100  # backward passes without a step before we suspect that there is no optimizer
+_FORGOTTEN_STEP = 100  # records without a step before we suspect that there is no optimizer
+_BELOW_THE_BATCH = ("h", "index", "target_grad", "target_rows")  # what has M rows
 _MARK = 1e-20  # not zero, and yet too small to change a norm of gradients that it is part of
 
 
@@ -35,18 +40,28 @@ class RecordedGradient:
     computes in it. A record made by kernels may have the dtype of products throughout.
     """
 
-    h: Tensor  # (B, H) the batch
+    h: Tensor  # (M, H) the batch, and below it the directions of gradients of looked-up rows
     hg: Tensor  # (B, H) h @ gram
     hu: Tensor | None  # (B, H) h @ U^T, where the forward pass needed it
     mean: Tensor  # (B,) mean activation
     curvature: Tensor  # (B,) A = 2 dL/dscatter
     mean_grad: Tensor  # (B,) c = dL/dmean / C
-    index: Tensor  # (B, K) the targets
-    target_grad: Tensor  # (B, K) dL/do_t, 0 where ignored
-    target_rows: Tensor  # (B, H) sum over the targets of dL/do_t W_t
+    index: Tensor  # (M, K) the targets, and looked-up classes
+    target_grad: Tensor  # (M, K) dL/do_t, 0 where ignored
+    target_rows: Tensor  # (M, H) sum over the targets of dL/do_t W_t
 
     @property
-    def target_grad_sum(self) -> Tensor:  # (B,) y
+    def batch(self) -> Tensor:  # (B, H)
+        """The rows of h that the dense part of the gradient has."""
+        return self.h[: len(self.curvature)]
+
+    def padded(self, part: Tensor) -> Tensor:  # (B, ...) -> (M, ...)
+        """Return numbers of the batch with zeros below them, for the rows below the batch."""
+        missing = len(self.h) - len(part)
+        return torch.cat([part, part.new_zeros(missing, *part.shape[1:])]) if missing else part
+
+    @property
+    def target_grad_sum(self) -> Tensor:  # (M,) y
         return self.target_grad.sum(1)
 
     @property
@@ -55,7 +70,7 @@ class RecordedGradient:
 
     def centred_target_rows(
         self, wbar: Tensor
-    ) -> Tensor:  # (B, H) T = sum over the targets of dL/do_t (W_t - wbar)
+    ) -> Tensor:  # (M, H) T = sum over the targets of dL/do_t (W_t - wbar)
         return self.target_rows - self.target_grad_sum[:, None] * wbar
 
     def scaled(self, factor: Tensor | float) -> "RecordedGradient":
@@ -81,47 +96,39 @@ class RecordedGradient:
         parts = (self.curvature, self.mean_grad, self.target_grad)
         return torch.stack([part.isfinite().all() for part in parts]).all()
 
-    @cached_property  # a step asks twice
+    @cached_property
     def entries(
         self,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # (N,) rows of the batch, (N,) classes, (N,) gradients
+    ) -> tuple[Tensor, Tensor, Tensor]:  # (N,) rows of Y, (N,) classes, (N,) gradients
         """Return the nonzero elements of Y; on a GPU, where to find them means to wait, all that may be nonzero."""
         grad = self.target_grad
         places = nonzero_places(grad) if grad.device.type == "cpu" else all_places(grad)
         return places // grad.shape[1], self.index.flatten()[places], grad.flatten()[places]
 
-    def repeated_targets(self) -> Tensor:  # (B, H)
-        """Return `Y Y^T H`: row i sums the rows h_j of all examples that share a target with i.
+    @cached_property
+    def groups(self) -> tuple[Tensor, Tensor]:  # (N,), (N,)
+        """Return the number of the class of each entry, counted from 0, and the class of each number; else class 0.
 
-        Each row is weighted by both gradients. Sorting brings equal targets together, so that shapes do not depend on
-        values and nothing waits for a GPU.
+        Sorting brings equal targets together, so that shapes do not depend on values and nothing waits for a GPU.
         """
-        row, target, grad = self.entries
+        target = self.entries[1]
         ordered, order = target.sort()
         starts_group = F.pad((ordered[1:] != ordered[:-1]).long(), (min(1, len(target)), 0))
         group = torch.empty_like(target).scatter_(0, order, starts_group.cumsum(0))
-        weighted = grad[:, None] * self.h[row]
-        sums = torch.zeros_like(weighted).index_add_(0, group, weighted)
-        return torch.zeros_like(self.h).index_add_(0, row, grad[:, None] * sums[group])
+        return group, torch.zeros_like(target).scatter_(0, group, target)
 
-    def norm(self, wbar: Tensor, num_classes: int) -> Tensor:  # ()
-        """Return the Frobenius norm of the full C x H gradient, without forming it.
+    def summed_by_class(self, rows: Tensor) -> Tensor:  # (M, H) -> (N, H)
+        """Return `g_t row` for every target, summed over the targets of each class in the order of `groups`."""
+        row, _, grad = self.entries
+        weighted = grad.to(rows.dtype)[:, None] * rows[row]
+        return torch.zeros_like(weighted).index_add_(0, self.groups[0], weighted)
 
-        The gradient splits into a part whose columns sum to zero and the rank-one rest `1 e^T`; the squared norms add.
-        """
-        y = self.target_grad_sum
-        h, rows = self.h.to(y.dtype), self.centred_target_rows(wbar)
-        a = self.curvature[:, None]
-        hy = h.T @ y
-        e = h.T @ (self.mean_grad + y / num_classes)
-        if len(h) < h.shape[1]:  # through B x B matrices
-            weights = ((a * self.hg + 2 * rows) @ h.T) * self.curvature
-            dense_part = (weights * (h @ h.T)).sum()
-        else:  # through H x H matrices
-            k1 = h.T @ (a * h)
-            dense_part = ((h.T @ (a * self.hg + 2 * rows)) * k1).sum()
-        sparse_part = (h * self.repeated_targets()).sum() - hy @ hy / num_classes
-        return (dense_part + sparse_part + num_classes * (e @ e)).clamp_min(0).sqrt()
+    def repeated_targets(self) -> Tensor:  # (M, H)
+        """Return `Y Y^T H`: row i sums `g_i g_j h_j` over all examples j that share a target with i."""
+        row, _, grad = self.entries
+        h = self.h.to(grad.dtype)  # kernels record it in the dtype of products
+        shared = grad[:, None] * self.summed_by_class(h)[self.groups[0]]
+        return torch.zeros_like(h).index_add_(0, row, shared)
 
 
 def nonzero_places(values: Tensor) -> Tensor:  # (N,)
@@ -139,17 +146,15 @@ def concatenate(records: Sequence[RecordedGradient]) -> RecordedGradient:
     if len(records) == 1:
         return records[0]
     widest = max(record.index.shape[1] for record in records)
-    padded = [
-        replace(
-            record,
-            index=F.pad(record.index, (0, widest - record.index.shape[1])),
-            target_grad=F.pad(record.target_grad, (0, widest - record.index.shape[1])),
-        )
-        for record in records
-    ]
     together: dict[str, Any] = {}
     for name in (f.name for f in fields(RecordedGradient)):
-        parts = [getattr(record, name) for record in padded]
+        parts = [getattr(record, name) for record in records]
+        if name in ("index", "target_grad"):
+            parts = [F.pad(part, (0, widest - part.shape[1])) for part in parts]
+        if name in _BELOW_THE_BATCH:  # all batches come first
+            sizes = [len(record.curvature) for record in records]
+            halves = [part.tensor_split([size]) for part, size in zip(parts, sizes, strict=True)]
+            parts = [half[k] for k in (0, 1) for half in halves]
         together[name] = None if any(part is None for part in parts) else torch.cat(parts)
     return RecordedGradient(**together)
 
@@ -179,7 +184,7 @@ class PendingGradient:
         self.mark = mark
         self.is_unscaled = False  # has a GradScaler divided what is recorded?
         self._records: list[RecordedGradient] = []
-        self._passes_without_step: int | None = 0  # None once there was a step
+        self._records_without_step: int | None = 0  # None once there was a step
         self._written_mark: Tensor | None = None
         self._written_version = 0
 
@@ -190,12 +195,12 @@ class PendingGradient:
             self.mark.grad = self._intact_mark()
         self._records.append(gradient)
         self.is_unscaled = False
-        if self._passes_without_step is None:
+        if self._records_without_step is None:
             return
-        self._passes_without_step += 1
-        if self._passes_without_step == _FORGOTTEN_STEP:
+        self._records_without_step += 1
+        if self._records_without_step == _FORGOTTEN_STEP:
             warnings.warn(
-                f"{_FORGOTTEN_STEP} backward passes without a step: give this layer to a FactoredSGD, as other "
+                f"{_FORGOTTEN_STEP} gradients were recorded without a step: give this layer to a FactoredSGD, as other "
                 "optimizers pass over it",
                 stacklevel=2,
             )
@@ -232,7 +237,7 @@ class PendingGradient:
 
     def use_up(self) -> None:
         """Forget what is recorded, as a step has applied it."""
-        self._passes_without_step = None
+        self._records_without_step = None
         self.drop()
 
     def warn_if_zeroed_too_soon(self) -> None:
@@ -248,10 +253,8 @@ class PendingGradient:
     def warn_if_overwritten(self) -> None:
         """Warn of a gradient that is lost because others have written to V."""
         if self.exists():
-            warnings.warn(
-                "the gradient recorded for V was lost as others wrote to it: step first",
-                stacklevel=3,
-            )
+            lost = "the gradient recorded for V was lost as others wrote to it: step first"
+            warnings.warn(lost, stacklevel=3)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has no gradient, as with torch's parameters; its layer gives it the mark.

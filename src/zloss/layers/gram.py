@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zloss.inputs import check_hidden, with_bias_column
+from zloss.inputs import check_hidden, check_same_device, with_bias_column
 from zloss.layers.dense import DenseLinear
 from zloss.layers.matrix import centred_moments
 from zloss.layers.storage import InMemory
 from zloss.limits import first_derivatives_only
 from zloss.precision import default_product_dtype, exact_products, finest_dtype
-from zloss.stats import SphericalStats
+from zloss.stats import SphericalStats, stats_of_layer
 from zloss.targets import Targets, checked_targets
 
 # Of a pass over W in the forward pass: enough for a GPU to be busy, little beside the gradient of W.
@@ -43,12 +43,13 @@ class GramLinear(DenseLinear):
     def forward(self, h: Tensor, target: Tensor | Targets) -> SphericalStats:
         weight, bias = self.linear.weight, self.linear.bias
         check_hidden(h, self.in_features, weight)
+        check_same_device(h, target)
         targets = checked_targets(target, len(h), self.num_classes, self.ignore_index)
         columns = weight if bias is None else torch.cat([weight, bias[:, None]], 1)
         scores, mean, scatter = GramStatistics.apply(h, columns, targets)  # type: ignore[no-untyped-call]
         valid = targets.valid.reshape(target.shape)
         own, ignored = scores.reshape(target.shape), self.ignore_index
-        return SphericalStats.from_moments(
+        return stats_of_layer(
             own, mean, scatter, self.num_classes, valid=valid, ignore_index=ignored
         )
 

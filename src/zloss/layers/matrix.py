@@ -10,6 +10,7 @@ Shape letters: B rows of a batch, C classes, H width of the layer.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +27,13 @@ _ROUNDING = 1e-5  # of a row of W, where rows differ by little more than roundin
 _DIRECTIONS = 4
 
 
+class RowChanges(NamedTuple):
+    """The changes of rows of V by a step. Each class occurs once; class 0 may also occur with sums of zero."""
+
+    classes: Tensor  # (N,)
+    sums: Tensor  # (N, H)
+
+
 @dataclass(frozen=True)
 class FactoredMatrix:
     """The weight matrix of a factored layer as it is now."""
@@ -33,6 +41,11 @@ class FactoredMatrix:
     rows: Storage  # of V
     factors: Factors
     product_dtype: torch.dtype
+
+    @property
+    def pass_dtype(self) -> torch.dtype:
+        """The dtype of products in passes over all rows. On a CPU they are rare enough for the dtype of the state."""
+        return self.factors.U.dtype if self.rows.device.type == "cpu" else self.product_dtype
 
     def stamps(self) -> tuple[Stamp, ...]:
         """Return what changes when torch writes to V or to a factor; the first stamp is that of V."""
@@ -47,7 +60,7 @@ class FactoredMatrix:
         """Return the factors with which V alone is W; a `pivot` near the mean row saves one of two passes."""
         with exact_products(self.rows.device.type):
             dtype = self.factors.U.dtype
-            wbar, gram = centred_moments(self.rows, dtype, self.product_dtype, pivot=pivot)
+            wbar, gram = centred_moments(self.rows, dtype, self.pass_dtype, pivot=pivot)
         identity = torch.eye(len(wbar), dtype=wbar.dtype, device=wbar.device)
         return Factors(identity, identity.clone(), torch.zeros_like(wbar), wbar, gram)
 
@@ -60,7 +73,7 @@ class FactoredMatrix:
     def multiply_(self, U: Tensor, omega: Tensor) -> None:
         """Compute `V <- V U + 1 omega^T`, and leave the factors to the caller."""
         with exact_products(self.rows.device.type):
-            materialise_(self.rows, U, omega, self.product_dtype)
+            materialise_(self.rows, U, omega, self.pass_dtype)
 
     def restart_(self, tracked_gram: Tensor, pivot: Tensor) -> Tensor:  # ()
         """Take V as W and all statistics anew. Returns the relative error of the tracked Gram matrix."""
@@ -76,17 +89,34 @@ class FactoredMatrix:
         own.multiply_(self.factors.U, self.factors.omega)
         return own.rows.tensor
 
-    def subtract_rows_(self, grad: RecordedGradient, rows: Tensor, lr: float) -> None:
-        """Compute `V[t] -= lr g_t row` for every target; where targets repeat the rows add up."""
-        row, target, y = grad.entries
-        self.rows.add_(target, (-lr * y)[:, None] * rows[row])
+    def row_changes(self, grad: RecordedGradient, rows: Tensor, lr: float) -> "RowChanges":
+        """Return the changes of V by a step, `-lr g_t row` for every target."""
+        return RowChanges(grad.groups[1], -lr * grad.summed_by_class(rows))
+
+    def add_rows_(self, changes: "RowChanges") -> None:
+        """Change the rows of the targets."""
+        self.rows.add_(changes.classes, changes.sums)
+
+    def rounding_after(self, changes: "RowChanges", new: Factors) -> Tensor:  # ()
+        """Return the rounding of W by a step that changes V so, as a multiple of the rounding by a dense step.
+
+        A dense step rounds every entry of W. This one rounds entries of some rows of V. Entry j of a row reaches W
+        through row j of the new U.
+        """
+        is_in_use = changes.sums.any(1)
+        rows = (self.rows.gather(changes.classes) + changes.sums) * is_in_use[:, None]
+        through = new.U.square().sum(1).to(rows.dtype)
+        size = new.gram.trace() + self.rows.num_rows * new.wbar.square().sum()
+        return (
+            (rows.square() @ through).sum() / size.clamp_min(torch.finfo(size.dtype).tiny)
+        ).sqrt()
 
     def sharpen_(self) -> None:
         """Compute anew what follows from V, U and omega: after a conversion to a finer dtype."""
         f = self.factors
         with exact_products(self.rows.device.type):
             f.U_inv.copy_(torch.linalg.inv(f.U))
-            mean, gram = centred_moments(self.rows, f.U.dtype, self.product_dtype)
+            mean, gram = centred_moments(self.rows, f.U.dtype, self.pass_dtype)
             f.wbar.copy_(mean @ f.U + f.omega)
             f.gram.copy_(f.U.T @ gram @ f.U)
 

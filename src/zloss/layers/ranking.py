@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from zloss import kernels
+from zloss.inputs import NotFiniteError, is_whole, shown
 from zloss.layers.storage import Storage
 from zloss.precision import splits_pay, tf32_parts, tf32_products
 from zloss.targets import Targets
@@ -77,11 +78,11 @@ class Scores(ABC):
         self, k: int, block_size: int | None = None
     ) -> tuple[Tensor, Tensor]:  # (B, k), (B, k)
         """Values and classes of the k best scores of each row, best first."""
-        if not 1 <= k <= self.num_classes:
+        if not is_whole(k) or not 1 <= k <= self.num_classes:
             raise ValueError(
-                f"k must be between 1 and the number of classes, {self.num_classes}, got {k}"
+                f"k must be between 1 and the number of classes, {self.num_classes}, got {shown(k)}"
             )
-        width = self._checked_width(block_size)
+        width, k = self._checked_width(block_size), int(k)
         best = [part._topk_of_rows(k, width) for part in self._row_parts(width)]
         return torch.cat([values for values, _ in best]), torch.cat(
             [classes for _, classes in best]
@@ -107,13 +108,13 @@ class Scores(ABC):
         return torch.cat([part.own(index) for part, index in parts])
 
     def _checked_width(self, block_size: int | None) -> int:
-        if block_size is not None and block_size < 1:
-            raise ValueError(f"block_size must be at least 1 class, got {block_size}")
+        if block_size is not None and (not is_whole(block_size) or block_size < 1):
+            raise ValueError(f"block_size must be at least 1 class, got {shown(block_size)}")
         if block_size is None:
             # Blocks of equal size, so that the last one has little to fill up; of whole vectors, or products are slow.
             even = math.ceil(self.num_classes / math.ceil(self.num_classes / _BLOCK_CLASSES))
             block_size = _VECTOR * math.ceil(even / _VECTOR)
-        return min(block_size, self.num_classes)
+        return min(int(block_size), self.num_classes)
 
     def _row_parts(self, width: int) -> Iterator["Scores"]:
         for start in range(0, max(1, self.num_rows), self._rows_at_once):
@@ -143,7 +144,7 @@ class Scores(ABC):
     def _rank_of_rows(self, index: Tensor, width: int) -> Tensor:
         own = self.own(index)
         if own.isnan().any():  # no score is higher than NaN: every target would rank first
-            raise ValueError(
+            raise NotFiniteError(
                 "the score of a target is NaN, which has no rank: have the weights diverged?"
             )
         higher = torch.zeros_like(index)

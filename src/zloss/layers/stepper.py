@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from zloss import kernels
+from zloss.inputs import check_choice
 from zloss.layers.backend import Backend, Passed, Upstream
 from zloss.layers.gradient import GradientMark, PendingGradient, RecordedGradient
 from zloss.layers.matrix import FactoredMatrix, Integrity, Writes
@@ -39,9 +40,7 @@ class Stepper:
         synchronous: bool,
         implementation: Implementation,
     ) -> None:
-        if implementation not in get_args(Implementation):
-            expected = ", ".join(get_args(Implementation))
-            raise ValueError(f"implementation must be one of {expected}, got {implementation!r}")
+        check_choice("implementation", implementation, get_args(Implementation))
         self.implementation = implementation
         self.pending = PendingGradient(mark)
         self.integrity = Integrity(matrix)
@@ -63,19 +62,23 @@ class Stepper:
 
         Where a backward pass would give a gradient to an ordinary weight, it calls `record`, if that is not None.
         """
-        tape, anchor = Tape(matrix, self.backend(matrix), self.integrity), None
-        if record is not None:
-            anchor = torch.empty(0, device=matrix.rows.device, requires_grad=True)
-            anchor.register_post_accumulate_grad_hook(lambda _: record(tape.take()))
+        tape = self.tape(matrix)
+        anchor = None if record is None else tape.anchor(record)
         function: Any = FactoredStatistics.apply
         scores, mean, scatter, valid = function(h, anchor, target, ignore_index, tape)
         return scores, mean, scatter, valid
 
+    def tape(self, matrix: FactoredMatrix) -> "Tape":
+        """Return a tape for a forward pass through the weights as they are now."""
+        return Tape(matrix, self.backend(matrix), self.integrity)
+
     def step_(self, matrix: FactoredMatrix, lr: float, weight_decay: float) -> None:
         """Take the SGD step of the recorded gradient and use it up."""
         backend, waits = self.backend(matrix), self.waits(matrix)
-        if not waits and not is_capturing() and (report := self.supervisor.arrived()) is not None:
-            self.act_on(matrix, report)
+        if not waits and not is_capturing():
+            report = self.supervisor.arrived(self.conditioning.steps_ahead)
+            if report is not None:
+                self.act_on(matrix, report)
         grad = self.pending.gradient()
         if grad is None:
             self.pending.warn_if_zeroed_too_soon()
@@ -110,14 +113,6 @@ class Stepper:
         self.supervisor.forget_reports()
         self.pending.fit_refactored()
         self.integrity.accept(matrix, are_own=False)
-
-    def gradient_norm(self, matrix: FactoredMatrix) -> Tensor:  # ()
-        """Return the Frobenius norm of the recorded gradient; 0 without any."""
-        gradient, wbar = self.pending.gradient(), matrix.factors.wbar
-        if gradient is None:
-            return wbar.new_zeros(())
-        with exact_products(matrix.rows.device.type):
-            return gradient.norm(wbar, matrix.rows.num_rows)
 
     # ---- writes of others --------------------------------------------------------------------------------------------
 
@@ -187,7 +182,7 @@ class Stepper:
         """Take note of a replay, at next to no cost. Returns a report to act on, every few replays."""
         self.conditioning.steps_since_refactor += 1
         self.integrity.advance()
-        return self.supervisor.after_replay(report)
+        return self.supervisor.after_replay(report, self.conditioning.steps_ahead)
 
     # ---- the backend -------------------------------------------------------------------------------------------------
 
@@ -232,6 +227,15 @@ class Tape:
         self._integrity, self._version = integrity, integrity.version
         self._record: RecordedGradient | None = None
 
+    def anchor(self, record: Callable[[RecordedGradient], None]) -> Tensor:  # (0,)
+        """Return a leaf that autograd accumulates into exactly when it would into the weight of an `nn.Linear`.
+
+        Then the record is made. So `loss.backward()` records, while `torch.autograd.grad(loss, h)` does not.
+        """
+        leaf = torch.empty(0, device=self.matrix.rows.device, requires_grad=True)
+        leaf.register_post_accumulate_grad_hook(lambda _: record(self.take()))
+        return leaf
+
     def check_unchanged(self) -> None:
         """Refuse a backward pass through weights that are gone."""
         if self._integrity.version != self._version:
@@ -258,9 +262,7 @@ class FactoredStatistics(torch.autograd.Function):
     def forward(
         ctx: Any,
         h: Tensor,  # (B, H)
-        # (0,) A leaf that autograd accumulates into exactly when it would into the weight of an `nn.Linear`. So
-        # `loss.backward()` records, while `torch.autograd.grad(loss, h)` leaves the layer alone.
-        anchor: Tensor | None,
+        anchor: Tensor | None,  # (0,)
         target: Tensor,  # (B,) or (B, K)
         ignore_index: int,
         tape: Tape,

@@ -7,19 +7,25 @@ bits: a few steps later, or at the next call that reads results anyway.
 
 import math
 import warnings
-from collections import deque
 from enum import IntFlag
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from zloss.targets import out_of_range_message
+from zloss.inputs import NotFiniteError
+from zloss.layers.device_reports import MOST_AHEAD, DeviceReports
+from zloss.targets import out_of_range_message, row_id_message
 
 # How much smaller than the rest one direction of U may become: rounding errors of V there are that much larger in W.
 _MAX_SHRINKAGE = {torch.float32: 30.0, torch.float64: 1e4}
 # Weight decay shrinks U as a whole; multiply it into V long before V could overflow.
 _MAX_SCALE = 1e6
+# A host that runs ahead of its GPU sees the condition pass its limit late. The device itself refuses further steps when
+# the condition exceeds the limit this many times over.
+_MOST_OVER_LIMIT = 16.0
+# A host may run ahead by this part of the steps that have gone well, so that it sees the condition grow by little more.
+_TRUST = 16
 # This number of refactors, each within this number of steps after the last: the learning rate is too large.
 _HASTY_REFACTORS, _HASTY_STEPS = 5, 10
 
@@ -31,6 +37,7 @@ class Fault(IntFlag):
     HIDDEN = 2  # h has a NaN or an infinity
     GRADIENT = 4  # the upstream gradient has, or the step would overflow
     SINGULAR = 8  # P is singular or nearly so
+    ROW = 16  # a row was looked up that does not exist
 
 
 class RefusedStepError(ValueError):
@@ -45,8 +52,10 @@ def fault_error(fault: Fault, safe_lr: float, num_classes: int) -> ValueError:
     """Return the error for the first of the bits that are set."""
     if Fault.TARGET in fault:
         return ValueError(out_of_range_message("a target", num_classes))
+    if Fault.ROW in fault:
+        return ValueError(row_id_message("an id of rows()", num_classes))
     if Fault.HIDDEN in fault:
-        return ValueError(
+        return NotFiniteError(
             "h has a NaN or an infinity (or activations that overflow): check the layers below, and whether the "
             "weights of this one are finite"
         )
@@ -142,13 +151,13 @@ class Supervisor:
         """Send a report on its way to the host."""
         self._reports.push(report)
 
-    def arrived(self) -> Tensor | None:
+    def arrived(self, ahead: int = MOST_AHEAD) -> Tensor | None:
         """Return the newest report that has arrived since the last call, or None."""
-        return self._reports.latest()
+        return self._reports.latest(ahead)
 
-    def after_replay(self, report: Tensor) -> Tensor | None:
+    def after_replay(self, report: Tensor, ahead: int = MOST_AHEAD) -> Tensor | None:
         """Send the report of a captured step every few replays, and return the newest that has arrived."""
-        return self._reports.after_replay(report)
+        return self._reports.after_replay(report, ahead)
 
     def forget_reports(self) -> None:
         """Pass over the reports that are under way."""
@@ -161,60 +170,6 @@ class Supervisor:
     def __getstate__(self) -> dict[str, Any]:
         # A copy has no part in what the original has under way on a device.
         return self.__dict__ | {"_fault": None, "_reports": DeviceReports()}
-
-
-class DeviceReports:
-    """Small tensors on their way from a GPU to the host, which does not wait for them.
-
-    A copy is queued behind the work that it reports on and read once it has arrived, a few steps later. The host waits
-    only when it is `DEPTH` reports ahead, which leaves the GPU with work to do; so a report is never older than that.
-    """
-
-    DEPTH = 8
-    REPLAYS = 4  # of a captured step to a report: the step is shorter than the host needs for one
-
-    def __init__(self) -> None:
-        self._pending: deque[tuple[Tensor, torch.cuda.Event]] = deque()
-        # Pinned memory is slow to come by: it is used again.
-        self._idle: list[tuple[Tensor, torch.cuda.Event]] = []
-        self._replays = 0
-
-    def push(self, report: Tensor) -> None:
-        """Send a report on its way."""
-        unused = self._idle.pop() if self._idle else (_pinned_like(report), torch.cuda.Event())
-        landing, event = unused
-        landing.copy_(report, non_blocking=True)
-        event.record(torch.cuda.current_stream(report.device))
-        self._pending.append((landing, event))
-
-    def latest(self) -> Tensor | None:
-        """Return the newest report that has arrived, or None. It is valid until the next `push`."""
-        if len(self._pending) >= self.DEPTH:
-            self._pending[0][1].synchronize()
-        newest = None
-        while self._pending and self._pending[0][1].query():
-            newest = self._pending.popleft()
-            self._idle.append(newest)
-        return None if newest is None else newest[0]
-
-    def after_replay(self, report: Tensor) -> Tensor | None:
-        """Send the report that a replayed step has written and return the newest, every few times."""
-        self._replays += 1
-        if self._replays % self.REPLAYS:
-            return None
-        self.push(report)
-        return self.latest()
-
-    def forget(self) -> None:
-        """Pass over what is under way."""
-        self._pending.clear()
-
-
-def _pinned_like(report: Tensor) -> Tensor:
-    # Whatever torch's default device is: only memory of the host can be pinned. It is used again, so training has to
-    # be able to write to memory that a validation in inference mode has made.
-    with torch.inference_mode(False):
-        return torch.empty(report.shape, dtype=report.dtype, device="cpu", pin_memory=True)
 
 
 class Health(NamedTuple):
@@ -261,6 +216,18 @@ class Conditioning:
         By default it is that of an identity in which one direction has shrunk so much.
         """
         return self.max_condition or math.sqrt(1 + _MAX_SHRINKAGE[dtype] ** 2 / width)
+
+    def most(self, width: int, dtype: torch.dtype) -> float:
+        """Return the condition from which on a device refuses steps, because the host has not refactored in time."""
+        return _MOST_OVER_LIMIT * self.limit(width, dtype)
+
+    @property
+    def steps_ahead(self) -> int:
+        """The number of steps that a host may run ahead of its device: few soon after a refactor.
+
+        The condition grows exponentially. Where no refactor was needed for n steps, n / 16 more change it by little.
+        """
+        return min(MOST_AHEAD, max(1, self.steps_since_refactor // _TRUST))
 
     def is_sound(self, health: Health, width: int, dtype: torch.dtype) -> bool:
         """Return whether the factors can stay as they are."""

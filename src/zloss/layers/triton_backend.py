@@ -46,9 +46,9 @@ class TritonBackend(Backend):
             length = self._update.report_length(width)
             self.report = torch.zeros(length, dtype=torch.float64, device=U.device)
         self._begins_steps = False
-        self._begun: list[
-            Any
-        ] = []  # in this capture, so that all branches can be joined at its end
+        # In this capture, so that all branches can be joined at its end. What they read is kept beside them, as a
+        # record that is added to others is gone.
+        self._begun: list[tuple[Any, Any]] = []
         self._used: list[RecordedGradient] = []  # by captured steps whose branches go on
         self.invalidate(matrix)
 
@@ -76,7 +76,7 @@ class TritonBackend(Backend):
             begins_step=self._begins_steps and has_backward,
         )
         if begun is not None:
-            self._begun.append(begun)
+            self._begun.append((begun, made))
         return Forward(made.scores, made.mean, made.scatter, made.valid, made, begun)
 
     def backward(
@@ -131,8 +131,11 @@ class TritonBackend(Backend):
                 self.report,
             ),
             self._update.Batch(
-                *(part.to(self.pack.dtype) for part in (grad.h, grad.hg)),
-                *(part.double() for part in (grad.mean, grad.curvature, grad.mean_grad)),
+                *(grad.padded(part).to(self.pack.dtype) for part in (grad.h, grad.hg)),
+                *(
+                    grad.padded(part).double()
+                    for part in (grad.mean, grad.curvature, grad.mean_grad)
+                ),
                 grad.index,
                 grad.target_grad.double(),
                 grad.target_rows.to(self.pack.dtype),
@@ -140,19 +143,20 @@ class TritonBackend(Backend):
             ),
             lr,
             weight_decay,
+            most_condition=self.conditioning.most(matrix.rows.width, matrix.rows.dtype),
             gradient_fault=Fault.GRADIENT.value,
             singular_fault=Fault.SINGULAR.value,
         )
 
     def invalidate(self, matrix: FactoredMatrix) -> None:
         f = matrix.factors
-        self._update.refresh_(self.pack, f.gram, f.U, f.U_inv)
+        self._update.refresh_(self.pack, self.report, f.gram, f.U, f.U_inv)
 
     def begin_capture(self) -> None:
         self._begins_steps = True
 
     def end_capture(self) -> None:
-        for begun in self._begun:  # also where no step has come for them
+        for begun, _ in self._begun:  # also where no step has come for them
             begun.join()
         self._begins_steps = False
         self._begun.clear()

@@ -1,12 +1,19 @@
 """Losses that need every logit, so that no factored layer can train them. The paper compares the Z-loss with them."""
 
-import math
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from zloss.inputs import (
+    FLOATS,
+    check_number,
+    check_same_device,
+    check_tensor,
+    checked_classes,
+    shown,
+)
 from zloss.losses.functions import SOFTPLUS_IS_LINEAR
 from zloss.losses.loss import DenseLoss, HyperParameters, Loss
 from zloss.losses.reduction import Reduction
@@ -27,6 +34,7 @@ class SoftmaxCrossEntropy(DenseLoss):
     is_likelihood = True
 
     def per_target(self, logits: Tensor, index: Tensor) -> Tensor:
+        check_pair(logits, index)
         return -F.log_softmax(logits, dim=1).gather(1, index)
 
 
@@ -51,6 +59,7 @@ class SigmoidCrossEntropy(DenseLoss):
         self.b = _checked_shift(b)
 
     def per_target(self, logits: Tensor, index: Tensor) -> Tensor:
+        check_pair(logits, index)
         logits = logits - self.b
         # For the target, softplus(-o) = softplus(o) - o replaces softplus(o). The sum is in float64: one huge
         # logit must not swallow the many small terms before it is subtracted again.
@@ -81,8 +90,11 @@ class ZNormalized(HyperParameters):
 
     def __init__(self, loss: nn.Module, *, a: float, b: float = 0.0) -> None:
         super().__init__()
-        if not (math.isfinite(a) and a > 0):
-            raise ValueError(f"a must be a finite number > 0, got {a}")
+        check_number("a", a, above=0)
+        if not isinstance(loss, nn.Module):
+            raise ValueError(
+                f"loss must be a module that is called as loss(logits, target), got {shown(loss)}"
+            )
         self.loss = loss
         self.a, self.b = a, _checked_shift(b)
 
@@ -113,6 +125,7 @@ class ZNormalized(HyperParameters):
             raise ValueError(
                 f"{type(self.loss).__name__} does not rank classes by their Z-normalised activations"
             )
+        check_tensor("logits", logits, FLOATS)
         return logits
 
     def log_prob(self, logits: Tensor) -> Tensor:  # (B, C) -> (B, C)
@@ -129,9 +142,19 @@ class ZNormalized(HyperParameters):
 
 
 def _checked_shift(b: float) -> float:
-    if not math.isfinite(b):
-        raise ValueError(f"b must be a finite number, got {b}")
+    check_number("b", b)
     return b
+
+
+def check_pair(logits: Tensor, index: Tensor) -> None:
+    """Refuse logits (B, C) and classes (B, K) that do not fit together."""
+    check_tensor("logits", logits, FLOATS, dims=(2,))
+    checked_classes("index", index, logits.shape[1])
+    if index.dtype != torch.long or index.dim() != 2 or len(index) != len(logits):
+        raise ValueError(
+            f"index must be int64 of shape ({len(logits)}, K), got {index.dtype} {tuple(index.shape)}"
+        )
+    check_same_device(logits, index, "logits")
 
 
 def is_likelihood(loss: nn.Module) -> bool:

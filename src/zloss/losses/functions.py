@@ -9,11 +9,10 @@ example a loss is the average of its K single-target values.
 Shape letters: B examples, C classes, K targets per example.
 """
 
-import math
-
 import torch.nn.functional as F
 from torch import Tensor
 
+from zloss.inputs import check_number, shown
 from zloss.stats import SphericalStats
 
 # Above this argument softplus(x) equals x to the last bit of a float64.
@@ -43,6 +42,7 @@ def z_loss(stats: SphericalStats, *, a: float, b: float) -> Tensor:  # (B,)
 
     Reference: A. de Brébisson and P. Vincent, The Z-loss, 2016.
     """
+    check_stats(stats)
     check_z_parameters(a, b)
     return stats.mean_over_targets(F.softplus(b - stats.z, beta=a, threshold=SOFTPLUS_IS_LINEAR))
 
@@ -61,6 +61,7 @@ def squared_error(stats: SphericalStats) -> Tensor:  # (B,)
     >>> squared_error(SphericalStats.from_logits(torch.tensor([[0.0, 3.0]]), torch.tensor([1])))
     tensor([2.])
     """
+    check_stats(stats)
     return stats.mean_over_targets(0.5 * (stats.per_row(stats.sumsq) - 2 * stats.target + 1))
 
 
@@ -76,6 +77,7 @@ def taylor_softmax(stats: SphericalStats) -> Tensor:  # (B,)
     >>> taylor_softmax(SphericalStats.from_logits(torch.zeros(1, 4), torch.tensor([0])))    # log(4)
     tensor([1.3863])
     """
+    check_stats(stats)
     # 1 + x + x^2/2 = ((x + 1)^2 + 1) / 2 is a sum of squares, and so is its sum over classes: nothing cancels.
     own = (stats.target + 1).square() + 1
     total = stats.scatter + stats.num_classes * ((stats.mean + 1).square() + 1)
@@ -95,21 +97,27 @@ def spherical_softmax(stats: SphericalStats, *, eps: float) -> Tensor:  # (B,)
     >>> spherical_softmax(SphericalStats.from_logits(torch.zeros(1, 4), torch.tensor([0])), eps=0.1)    # log(4)
     tensor([1.3863])
     """
+    check_stats(stats)
     check_eps(eps)
     own = stats.target.square() + eps
-    total = stats.sumsq + stats.num_classes * eps
+    total = stats.sumsq + float(stats.num_classes) * eps
     return stats.mean_over_targets(stats.per_row(total.log()) - own.log())
 
 
 def check_z_parameters(a: float, b: float) -> None:
     """Refuse hyper-parameters that the Z-loss cannot have."""
-    if not (math.isfinite(a) and a > 0):
-        raise ValueError(f"a must be a finite number > 0, got {a}")
-    if not math.isfinite(b):
-        raise ValueError(f"b must be a finite number, got {b}")
+    check_number("a", a, above=0)
+    check_number("b", b)
 
 
 def check_eps(eps: float) -> None:
     """Refuse an eps that the spherical softmax cannot have."""
-    if not (math.isfinite(eps) and eps > 0):
-        raise ValueError(f"eps must be a finite number > 0, got {eps}")
+    check_number("eps", eps, above=0)
+
+
+def check_stats(stats: SphericalStats) -> None:
+    """Refuse anything else in the place of statistics."""
+    if not isinstance(stats, SphericalStats):
+        raise ValueError(
+            f"stats must be SphericalStats, as a layer or SphericalStats.from_logits returns them, got {shown(stats)}"
+        )

@@ -12,9 +12,10 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from zloss.inputs import FLOATS, check_same_device, check_tensor
 from zloss.losses.reduction import Reduction, check_reduction, reduce_loss
 from zloss.stats import checked_logits
-from zloss.targets import IGNORE_INDEX, Targets, checked_targets
+from zloss.targets import IGNORE_INDEX, Targets, check_ignore_index, checked_targets
 
 _CONSTANTS = (Number, str, Tensor)  # numbers of NumPy too
 
@@ -46,11 +47,13 @@ class Loss(HyperParameters, ABC):
     def __init__(self, *, reduction: Reduction = "mean", ignore_index: int = IGNORE_INDEX) -> None:
         super().__init__()
         check_reduction(reduction)
+        check_ignore_index(ignore_index)
         self.reduction: Reduction = reduction
         self.ignore_index = ignore_index
 
     def score(self, logits: Tensor) -> Tensor:
         """Return the scores that rank the classes: for a likelihood, unnormalised log-probabilities."""
+        check_tensor("logits", logits, FLOATS)
         return logits
 
     def log_prob(self, logits: Tensor) -> Tensor:  # (B, C) -> (B, C)
@@ -81,6 +84,7 @@ class DenseLoss(Loss):
         weight: Tensor | None = None,  # (B,)
     ) -> Tensor:
         logits = checked_logits(logits)
+        check_same_device(logits, target, "logits")
         targets = checked_targets(target, logits.shape[0], logits.shape[1], self.ignore_index)
         per_example = targets.mean(self.per_target(logits, targets.index)).to(logits.dtype)
         return reduce_loss(per_example, targets.counted, self.reduction, weight)

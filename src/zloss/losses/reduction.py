@@ -5,15 +5,14 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from zloss.inputs import REALS, check_choice, fault_of_tensor
+
 Reduction = Literal["none", "mean", "sum"]
 
 
 def check_reduction(reduction: str) -> None:
     """Refuse an unknown reduction."""
-    if reduction not in get_args(Reduction):
-        raise ValueError(
-            f"reduction must be one of {', '.join(get_args(Reduction))}, got {reduction!r}"
-        )
+    check_choice("reduction", reduction, get_args(Reduction))
 
 
 def reduce_loss(
@@ -28,12 +27,14 @@ def reduce_loss(
     which every row is ignored has the mean 0.
     """
     if weight is not None:
-        if not isinstance(weight, Tensor):
-            raise ValueError(f"weight must be a tensor, got {type(weight).__name__}")
+        if fault := fault_of_tensor(weight, REALS):
+            raise ValueError(f"weight must be a tensor of real numbers, got {fault}")
         if weight.shape != per_example.shape:
             raise ValueError(
                 f"weight must have one entry per example, {tuple(per_example.shape)}, got {tuple(weight.shape)}"
             )
+        if weight.device != per_example.device:
+            raise ValueError(f"weight must be on {per_example.device}, got {weight.device}")
         per_example = torch.where(counted, per_example * weight, 0)
     if reduction == "none":
         return per_example

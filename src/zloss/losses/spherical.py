@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from zloss import kernels
+from zloss.inputs import FLOATS, check_tensor
 from zloss.losses.functions import (
     check_eps,
     check_z_parameters,
@@ -130,6 +131,7 @@ class TaylorSoftmax(SphericalLoss):
     is_monotone = False  # the least probable activation is -1
 
     def score(self, logits: Tensor) -> Tensor:
+        check_tensor("logits", logits, FLOATS)
         return ((logits + 1).square() + 1).log()
 
     def per_example(self, stats: SphericalStats) -> Tensor:
@@ -157,6 +159,7 @@ class SphericalSoftmax(SphericalLoss):
         return spherical_softmax(stats, eps=self.eps)
 
     def score(self, logits: Tensor) -> Tensor:
+        check_tensor("logits", logits, FLOATS)
         return (logits.square() + self.eps).log()
 
     def extra_repr(self) -> str:

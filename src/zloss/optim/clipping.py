@@ -6,8 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from zloss.inputs import as_float, check_flag, shown
 from zloss.layers import FactoredLinear
-from zloss.layers.gradient import GradientMark
+from zloss.layers.factored import living_layers
+from zloss.optim.groups import listed
 from zloss.precision import finest_dtype
 
 
@@ -40,8 +42,10 @@ def clip_grad_norm_(
     >>> clip_grad_norm_(network, max_norm=0.1)                      # the norm is now 0.1
     tensor(0.1000, dtype=torch.float64)
     """
-    if not max_norm > 0:
-        raise ValueError(f"max_norm must be > 0, got {max_norm}")
+    largest = as_float(max_norm)
+    if not largest > 0:  # infinity is fine, for the norm alone
+        raise ValueError(f"max_norm must be a number > 0, got {shown(max_norm)}")
+    check_flag("error_if_nonfinite", error_if_nonfinite)
     parameters, layers = _parameters_and_layers(params_and_layers)
     grads = [p.grad for p in parameters if p.grad is not None]
     device = grads[0].device if grads else layers[0].V.device if layers else torch.device("cpu")
@@ -51,7 +55,7 @@ def clip_grad_norm_(
     total: Tensor = torch.stack([norm.to(device, finest_dtype(device)) for norm in norms]).norm()
     if error_if_nonfinite and not total.isfinite():
         raise ValueError(f"the norm of the gradients is {total.item()}: nothing was clipped")
-    factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
+    factor = (largest / (total + 1e-6)).clamp(max=1.0)
     for grad in grads:
         grad.mul_(factor.to(grad.device, grad.dtype))
     for layer in layers:
@@ -67,7 +71,8 @@ def _entries(grad: Tensor) -> Tensor:
 def _parameters_and_layers(given: Any) -> tuple[list[Tensor], list[FactoredLinear]]:
     parameters: dict[Tensor, None] = {}
     layers: dict[FactoredLinear, None] = {}
-    for item in [given] if isinstance(given, Tensor | nn.Module) else given:
+    # `nn.Sequential` and other containers are modules that can be iterated over.
+    for item in [given] if isinstance(given, nn.Module) else listed(given):
         if isinstance(item, nn.Module):
             parameters |= dict.fromkeys(item.parameters())
             layers |= {
@@ -76,14 +81,16 @@ def _parameters_and_layers(given: Any) -> tuple[list[Tensor], list[FactoredLinea
         elif isinstance(item, Tensor):
             parameters[item] = None
         else:
-            raise ValueError(f"expected parameters and modules, got {type(item).__name__}")
+            raise ValueError(
+                f"params_and_layers must be parameters and modules, got {type(item).__name__}"
+            )
     # Parameters that only mark a recorded gradient, and have no gradient to clip.
     marks = {layer.gradient_mark for layer in layers}
-    if any(
-        isinstance(p, GradientMark) and p.grad is not None and p not in marks for p in parameters
-    ):
-        raise ValueError(
-            "these are parameters of a FactoredLinear, whose gradient is no .grad: give the module itself, as in "
-            "clip_grad_norm_(model, max_norm)"
-        )
+    for layer in living_layers():
+        is_named = layer.V in parameters or layer.gradient_mark in parameters
+        if is_named and layer not in layers and layer.recorded_gradient() is not None:
+            raise ValueError(
+                "these are parameters of a FactoredLinear, whose gradient is no .grad: give the module itself, as in "
+                "clip_grad_norm_(model, max_norm) or clip_grad_norm_([trunk, layer], max_norm)"
+            )
     return [parameter for parameter in parameters if parameter not in marks], list(layers)

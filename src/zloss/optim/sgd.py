@@ -9,9 +9,10 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from zloss import kernels
-from zloss.inputs import check_rates
+from zloss.inputs import check_callable, check_mapping, check_rates, shown
 from zloss.layers import FactoredLinear
 from zloss.layers.gradient import RecordedGradient
+from zloss.optim.groups import check_parameters, listed, saved_groups
 
 # Options that torch's schedulers keep in a group and need there when they resume, and a name for logs.
 _NOTES = {"initial_lr", "max_lr", "min_lr", "swa_lr", "name"}
@@ -34,6 +35,7 @@ class PlainSGD(Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Take a step with every gradient that exists. The step uses up the recorded gradient of a factored layer."""
         loss = None
+        check_callable("closure", closure, or_none=True)
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
@@ -42,18 +44,23 @@ class PlainSGD(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with options of their own."""
-        if isinstance(param_group, dict):  # else torch says what is wrong
-            self._refuse(
-                name for name in param_group if name not in {"params", *self.options, *_NOTES}
-            )
-            _check_rates_of(self.defaults | param_group)
-        super().add_param_group(param_group)
+        check_mapping("param_group", param_group)
+        self._refuse(name for name in param_group if name not in {"params", *self.options, *_NOTES})
+        _check_rates_of(self.defaults | param_group)
+        given = param_group.get("params")
+        params = [given] if isinstance(given, Tensor) else listed(given)
+        before = {parameter for group in self.param_groups for parameter in group["params"]}
+        check_parameters(params, before)
+        super().add_param_group({**param_group, "params": params})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the options. The state of a `torch.optim.SGD` will do, unless it uses options that are missing here."""
         foreign = _FOREIGN_OPTIONS.difference(self.options)
-        for group in state_dict["param_groups"]:
+        for group in saved_groups(state_dict, self.param_groups):
             self._refuse(name for name, value in group.items() if name in foreign and value)
+            if missing := ", ".join(name for name in self.options if name not in group):
+                raise ValueError(f"state_dict has a group without {missing}")
+            _check_rates_of(group)
         super().load_state_dict(state_dict)
 
     def _refuse(self, names: Iterable[str]) -> None:
@@ -115,8 +122,9 @@ class FactoredSGD(PlainSGD):
         **others: Any,
     ) -> None:
         self._refuse(others)
+        check_rates(lr, weight_decay)
         self._layers: dict[Tensor, FactoredLinear] = {}
-        groups: list[Any] = _listed(layers)
+        groups: list[Any] = listed(layers)
         if not groups:
             raise ValueError("FactoredSGD got no layers")
         if not isinstance(groups[0], dict):
@@ -131,7 +139,7 @@ class FactoredSGD(PlainSGD):
             or "params" in param_group
         ):
             got = (
-                ", ".join(param_group)
+                ", ".join(map(str, param_group))
                 if isinstance(param_group, dict)
                 else type(param_group).__name__
             )
@@ -139,7 +147,7 @@ class FactoredSGD(PlainSGD):
                 f'a group of FactoredSGD is {{"layers": [...]}} with options, got {got}'
             )
         group = dict(param_group)
-        layers = _listed(group.pop("layers"))
+        layers = listed(group.pop("layers"))
         for layer in layers:
             if not isinstance(layer, FactoredLinear):
                 raise ValueError(
@@ -167,6 +175,8 @@ class FactoredSGD(PlainSGD):
         >>> norm = zloss.clip_grad_norm_(layer, 1.0)
         >>> scaler.step(optimizer)
         """
+        if not isinstance(scaler, GradScaler):
+            raise ValueError(f"scaler must be a torch.amp.GradScaler, got {shown(scaler)}")
         self._divide(scaler.get_scale())
 
     def _descend_all(self) -> None:
@@ -224,10 +234,6 @@ def _is_finite(record: RecordedGradient) -> bool:
     return bool(record.is_finite() & record.target_rows.isfinite().all())
 
 
-def _listed(layers: Any) -> list[Any]:
-    return list(layers) if isinstance(layers, Iterable) else [layers]
-
-
 class RowSGD(PlainSGD):
     """Plain SGD for parameters with row-sparse gradients: the steps of `torch.optim.SGD(parameters, lr)`.
 
@@ -249,7 +255,15 @@ class RowSGD(PlainSGD):
     options = ("lr",)
 
     def __init__(self, params: Iterable[Tensor] | Iterable[dict[str, Any]], lr: float) -> None:
-        super().__init__(params, {"lr": lr})
+        check_rates(lr, 0.0)
+        groups = listed(params)
+        if not groups or isinstance(params, Tensor):
+            raise ValueError(
+                f"params must be one or more parameters in a list, or groups of them, got {shown(params)}"
+            )
+        if not all(isinstance(group, dict) for group in groups):
+            groups = [{"params": groups}]
+        super().__init__(groups, {"lr": lr})
 
     def _descend(self, parameter: Tensor, group: dict[str, Any]) -> None:
         if parameter.grad is not None:
