@@ -1,12 +1,15 @@
 """Runs of a few steps, and the comparison of two runs."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from zloss.heads import HeadConfig
+from zloss_lab.checksums import sealed, unsealed
 from zloss_lab.networks import NetworkConfig
 from zloss_lab.runs import Run
 from zloss_lab.training import (
@@ -49,16 +52,25 @@ def assert_same_end(run: Run, other: Run) -> None:
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert run.metrics() == other.metrics()
     # Two runs never take the same time.
-    assert run.load().state | {"seconds": 0} == other.load().state | {"seconds": 0}
+    assert replace(run.state(), seconds=0.0) == replace(other.state(), seconds=0.0)
+
+
+def edit_state(run: Run, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the state of the last checkpoint, and its checksum so that it fits."""
+    path = run.folder / "checkpoints" / f"{run.steps()[-1]:09d}" / "state.json"
+    table = unsealed(json.loads(path.read_text()))
+    change(table)
+    path.write_text(json.dumps(sealed(table)))
 
 
 def edit(run: Run, **changes: Any) -> None:
-    """Change values in config.json, as a user would."""
-    table = run.config
-    for path, value in changes.items():
-        *places, name = path.split("__")
+    """Change values in config.json, as a user would: the checksum stays as it is."""
+    path = run.folder / "config.json"
+    table = json.loads(path.read_text())
+    for name, value in changes.items():
+        *places, last = name.split("__")
         place = table
         for step in places:
             place = place[step]
-        place[name] = value
-    (run.folder / "config.json").write_text(json.dumps(table))
+        place[last] = value
+    path.write_text(json.dumps(table))

@@ -1,5 +1,7 @@
 """The command `zloss data prepare`: options, other versions, names of files and compressed text."""
 
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,76 @@ def test_names_of_files_need_not_be_utf_8(
     assert picture.exists()
     assert zloss("tune", "best", tmp_path / NO_UTF_8) == 1
     assert "is not a study" in capsys.readouterr().err
+
+
+def test_tokens_that_changed_on_the_disk(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A flipped bit is found by every command that reads the tokens, and not taken for a wrong learning rate."""
+    assert zloss("data", "info", tmp_path / "corpus", "--verify") == 0
+    shown = capsys.readouterr().out
+    manifest = Corpus.open(tmp_path / "corpus").manifest
+    for entry in (manifest["vocabulary"], *manifest["splits"].values()):
+        told = f"{entry['words']:,} words, sha256 {entry['sha256']}"
+        assert f"verified {entry['file']}: {told}" in shown
+    tokens = tmp_path / "corpus" / "train.tokens"
+    content = bytearray(tokens.read_bytes())
+    for bit, told in (
+        (1, "its sha256 differs"),
+        (0x80, "has class 32[0-9]{3}, and the vocabulary"),
+    ):
+        changed = content.copy()
+        changed[101] ^= bit  # the high byte of the word at position 50
+        tokens.write_bytes(changed)
+        for command in (
+            ("train", tmp_path / "new", "--corpus", tmp_path / "corpus", *SETTINGS),
+            ("train", run, "--resume"),
+            ("evaluate", run),
+            ("data", "info", tmp_path / "corpus"),
+        ):
+            assert zloss(*command) == 1
+            error = capsys.readouterr().err
+            assert re.search(rf"train\.tokens is not what was written .*{told}", error)
+            assert "Remove the folder and prepare the corpus again" in error
+            assert "learning rate" not in error
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes of POSIX")
+@pytest.mark.parametrize("option", ["", "--valid", "--test"])
+def test_a_pipe_is_no_text(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a writer, reading it would wait for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "text.txt").write_text(pets_text(400))
+    text = [tmp_path / "text.txt", option, tmp_path / "pipe"] if option else [tmp_path / "pipe"]
+    assert zloss("data", "prepare", *text, "--to", tmp_path / "out") == 1
+    assert "pipe is a pipe or a device, not a file: write its content to" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_link_to_itself_is_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "text.txt").write_text(pets_text(400))
+    for command in (
+        (tmp_path / "loop", "--to", tmp_path / "out"),
+        (tmp_path / "text.txt", "--to", tmp_path / "loop" / "out"),
+        (tmp_path / "text.txt", "--to", tmp_path / "out", "--valid", tmp_path / "loop"),
+    ):
+        assert zloss("data", "prepare", *command) == 1
+        assert "loop" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["loop", "text.txt"]
+
+
+def test_names_do_not_reach_the_terminal_as_codes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "\x1b[31mred\x07.txt"
+    text.write_text(pets_text(400))
+    assert zloss("data", "prepare", text, "--to", tmp_path / "out") == 0
+    assert zloss("data", "info", tmp_path / "out") == 0
+    shown = capsys.readouterr()
+    assert "[31mred" in shown.out
+    assert not {"\x1b", "\x07"} & set(shown.out + shown.err)
 
 
 def test_text_in_zst(tmp_path: Path) -> None:

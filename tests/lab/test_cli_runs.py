@@ -46,7 +46,7 @@ def test_a_run_that_has_nothing_to_plot_is_left_out(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(run, run.parent / "new")
-    (run.parent / "new" / "metrics.jsonl").write_text("")
+    (run.parent / "new" / "metrics.jsonl").unlink()
     capsys.readouterr()
     assert zloss("plot", run.parent, "--to", tmp_path / "curves.png") == 0
     wrote, left_out = capsys.readouterr().out.splitlines()
@@ -102,14 +102,14 @@ def test_a_run_that_is_named_twice_is_listed_once(
         (
             "metrics.jsonl",
             b'{"kind": "training", "step": 1, "epoch": 0}\n{\n',
-            "metrics.jsonl, line 2, is no JSON",
+            "metrics.jsonl, line 8, is no JSON",
         ),
         (
             "metrics.jsonl",
             b"{}\n",
-            "metrics.jsonl, line 1, is no metrics with kind, step and epoch",
+            "metrics.jsonl, line 7, is no metrics with kind, step and epoch",
         ),
-        ("metrics.jsonl", b"5\n", "metrics.jsonl, line 1, is no metrics with kind, step and epoch"),
+        ("metrics.jsonl", b"5\n", "metrics.jsonl, line 7, is no metrics with kind, step and epoch"),
         (
             "checkpoints/000000040/state.json",
             b"[]",
@@ -128,7 +128,9 @@ def test_a_broken_run_leaves_the_others_in_the_table(
     """The plot shows it once, too."""
     broken = run.parent / "broken"
     shutil.copytree(run, broken)
-    (broken / file).write_bytes(content)
+    # The lines up to the last checkpoint have a checksum, the ones after it are judged by what they say.
+    before = (broken / file).read_bytes() if file == "metrics.jsonl" else b""
+    (broken / file).write_bytes(before + content)
     capsys.readouterr()
     assert zloss("runs", run.parent, "--json") == 1
     out, error = capsys.readouterr()
@@ -141,6 +143,23 @@ def test_a_broken_run_leaves_the_others_in_the_table(
         assert zloss("plot", folder, "--to", tmp_path / "curves.png") == 1
         assert f"{broken}/{message}" in capsys.readouterr().err
         assert (tmp_path / "curves.png").exists() == is_drawn
+
+
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_no_run_is_shown_under_a_wrong_name(
+    is_trained: bool, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A flipped bit in the name of a loss would be read as another loss."""
+    if not is_trained:
+        shutil.rmtree(run / "checkpoints")
+    text = (run / "config.json").read_text()
+    (run / "config.json").write_text(text.replace('"z_loss"', '"squared_error"'))
+    capsys.readouterr()
+    assert zloss("runs", run) == 1
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.startswith("left out: ")
+    assert str(run / "config.json") in error
 
 
 def test_a_run_that_others_may_not_look_into_is_left_out(

@@ -143,9 +143,10 @@ def test_state_goes_into_another_network(head: str, device: torch.device) -> Non
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"context": 0}, "must be at least 1, got 0, 5 and (16, 8)"),
-        ({"embedding": -1}, "must be at least 1, got 3, -1 and (16, 8)"),
-        ({"hidden": (16, 0)}, "must be at least 1, got 3, 5 and (16, 0)"),
+        ({"context": 0}, "at least 1 and at most 16,777,216, got 0, 5 and (16, 8)"),
+        ({"embedding": -1}, "at least 1 and at most 16,777,216, got 3, -1 and (16, 8)"),
+        ({"hidden": (16, 0)}, "got 3, 5 and (16, 0)"),
+        ({"embedding": 2**63}, "got 3, 9223372036854775808 and (16, 8)"),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
         ({"dropout": math.nan}, "dropout must be at least 0 and below 1, got nan"),
         ({"embedding_scale": 0.0}, "embedding_scale must be a finite number > 0, got 0.0"),

@@ -15,10 +15,11 @@ import pytest
 
 from tests.lab.small_runs import assert_same_end, edit, experiment
 from zloss.heads import HeadConfig
+from zloss_lab.checkpoints import RunCheckpoint
 from zloss_lab.configuration import to_table
 from zloss_lab.corpora import Corpus, prepare
 from zloss_lab.inspection.trained_model import TrainedModel
-from zloss_lab.runs import Run, RunCheckpoint, RunError
+from zloss_lab.runs import Run, RunError
 from zloss_lab.training import (
     TrainingProgress,
     fit,
@@ -157,28 +158,6 @@ def test_two_that_begin_at_once_in_one_folder(
     assert (run.steps(), run.config) == ([4], to_table(first))
 
 
-STATES: dict[str, dict[str, Any]] = {
-    "schedule": {"schedule": {"best": 0.5, "warm_up": 3}},
-    "optimizers": {"optimizers": []},
-    "config": {"config": {"corpus": "pets", "wings": 2}},
-}
-
-
-@pytest.mark.parametrize("case", STATES)
-def test_a_checkpoint_that_is_damaged_or_of_a_later_version(
-    case: str, corpus: Path, tmp_path: Path
-) -> None:
-    run = fit(experiment(corpus, steps=4, checkpoint_every=2), tmp_path / "run")
-    path = run.folder / "checkpoints" / "000000004" / "state.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | STATES[case]))
-    with pytest.raises(
-        RunError, match=r"000000004 cannot be used: .* remove its folder to go on from step 2$"
-    ):
-        fit(resumed(run.folder), run.folder, resume=True)
-    shutil.rmtree(path.parent)
-    assert fit(resumed(run.folder), run.folder, resume=True).steps() == [2, 4]
-
-
 def test_a_run_goes_on_that_knows_nothing_of_later_keys(corpus: Path, tmp_path: Path) -> None:
     whole = fit(experiment(corpus, steps=60), tmp_path / "whole")
     run = fit(experiment(corpus, steps=40), tmp_path / "run")
@@ -234,31 +213,15 @@ def test_a_run_may_be_made_longer(corpus: Path, tmp_path: Path) -> None:
     changes = {f"training__{name}": value for name, value in names.items()}
     edit(run, **changes, corpus=str(tmp_path / "moved"), device="auto")
     assert fit(resumed(run.folder), run.folder, resume=True).steps()[-1] == 8
-    assert run.state()["config"] == run.config
+    assert run.state().config == run.config
 
 
 def test_weights_of_another_config_are_refused_in_words(corpus: Path, tmp_path: Path) -> None:
     run = fit(experiment(corpus, steps=4), tmp_path / "run")
     edit(run, network__hidden=[17], training__steps=8)
-    told = "the config is not the one these weights were trained with: size mismatch for "
+    told = r"network.hidden in .*config.json is \[17\], and the run was trained with \[16\]: change"
     with pytest.raises(RunError, match=told):
         TrainedModel.load(run.folder)
-
-
-@pytest.mark.parametrize("key", ["config", "seconds", "optimizers", "schedule"])
-def test_a_checkpoint_without_a_part_of_its_state_is_refused(
-    key: str, corpus: Path, tmp_path: Path
-) -> None:
-    run = fit(experiment(corpus, steps=4), tmp_path / "run")
-    path = run.folder / "checkpoints" / "000000004" / "state.json"
-    state = json.loads(path.read_text())
-    del state[key]
-    path.write_text(json.dumps(state))
-    edit(run, training__steps=8)
-    with pytest.raises(
-        RunError, match=f"000000004 cannot be used: .*{'corpus' if key == 'config' else key}"
-    ):
-        fit(resumed(run.folder), run.folder, resume=True)
 
 
 def test_a_vocabulary_that_does_not_fit(corpus: Path, tmp_path: Path) -> None:

@@ -11,13 +11,21 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from zloss_lab import durable, runs
-from zloss_lab.runs import Run, RunCheckpoint, RunError
+from zloss_lab import checkpoints, durable, runs
+from zloss_lab.checkpoints import CheckpointState, RunCheckpoint, ScheduleState
+from zloss_lab.runs import Run, RunError
 
 
 def checkpoint(step: int, best_step: int | None = None) -> RunCheckpoint:
-    state = {"step": step, "schedule": {"best_step": best_step}}
-    return RunCheckpoint(step, {"weight": torch.full((2, 3), float(step))}, state)
+    state = CheckpointState(
+        step=step,
+        seconds=0.5,
+        schedule=ScheduleState(best=None if best_step is None else 0.25, best_step=best_step),
+        classes=7,
+        vocabulary="v",
+        config={"seed": 1},
+    )
+    return RunCheckpoint({"weight": torch.full((2, 3), float(step))}, state)
 
 
 @pytest.fixture
@@ -30,7 +38,8 @@ def run(tmp_path: Path) -> Iterator[Run]:
 def test_a_checkpoint_comes_back(run: Run) -> None:
     run.save(checkpoint(10), keep=2)
     loaded = Run.open(run.folder).load()
-    assert (loaded.step, loaded.state) == (10, {"step": 10, "schedule": {"best_step": None}})
+    written = checkpoint(10).state
+    assert {name: getattr(loaded.state, name) for name in vars(written)} == vars(written)
     assert torch.equal(loaded.tensors["weight"], torch.full((2, 3), 10.0))
     assert Run.open(run.folder).config == {"seed": 1}
 
@@ -46,9 +55,12 @@ def test_old_checkpoints_go_and_the_best_stays(run: Run) -> None:
 def test_metrics_are_cut_off_where_a_run_resumes(run: Run) -> None:
     for step in range(5):
         run.log({"kind": "training", "step": step, "epoch": 0.5})
+        if step == 2:
+            run.save(checkpoint(2), keep=2)
     with (run.folder / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "training", "st')  # killed while it wrote the line
     assert [record["step"] for record in run.metrics()] == [0, 1, 2, 3, 4]
+    run = Run.open(run.folder)  # in another process
     run.forget_after(2)
     run.log({"kind": "training", "step": 3, "epoch": 0.5})
     assert [record["step"] for record in run.metrics()] == [0, 1, 2, 3]
@@ -80,7 +92,7 @@ FULL_DISK = {
 def test_a_full_disk_loses_nothing(by: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both errors were copied from a disk that was full."""
     run.save(checkpoint(10), keep=2)
-    monkeypatch.setattr(runs, "save_file", raising(FULL_DISK[by]))
+    monkeypatch.setattr(checkpoints, "save_file", raising(FULL_DISK[by]))
     message = "step 20 of .*run could not be written, the disk is full; the checkpoint of step 10 is there, resume"
     with pytest.raises(RunError, match=message):
         run.save(checkpoint(20), keep=2)
@@ -106,11 +118,12 @@ def test_a_full_disk_without_a_checkpoint(
 def test_what_the_system_says_is_told_in_its_words(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    run.log({"kind": "training", "step": 1, "epoch": 0.5})
     monkeypatch.setattr("os.replace", raising(PermissionError(errno.EACCES, "Permission denied")))
     with pytest.raises(
         RunError, match=r"^the metrics of .*run could not be written, Permission denied$"
     ):
-        run.forget_after(1)
+        run.forget_after(0)
 
 
 def raising(error: Exception) -> Callable[..., None]:
@@ -164,7 +177,8 @@ def test_mistakes(run: Run, tmp_path: Path) -> None:
 def test_killed_before_there_was_a_config(tmp_path: Path) -> None:
     """The folder is not a run, and a new run can begin there."""
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / ".partial-config.json").write_text("{")
+    (tmp_path / "run" / ".partial-config.json.lock").touch()
+    (tmp_path / "run" / ".partial-config.json-0123456789abcdef").write_text("{")
     run = Run(tmp_path / "run").create({"seed": 1})
     assert [path.name for path in run.folder.iterdir()] == ["config.json"]
 
@@ -200,7 +214,7 @@ def test_a_file_is_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path = tmp_path / "file.json"
     durable.write_file(path, json.dumps({"a": 1}))
 
-    def interrupted(*_: Any) -> None:
+    def interrupted(*_: Any, **_folders: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("os.replace", interrupted)

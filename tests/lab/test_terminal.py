@@ -2,12 +2,20 @@
 
 import io
 import sys
+import threading
 import warnings
 
 import pytest
 import torch
 
-from zloss_lab.terminal import positive_numbers, run_commands
+from zloss_lab import terminal
+from zloss_lab.terminal import (
+    positive_numbers,
+    print_plainly,
+    rows_table,
+    run_commands,
+    visible,
+)
 
 
 @pytest.mark.parametrize("text", ["nan", "0.1,inf", "0", "-1", "", "many"])
@@ -62,3 +70,62 @@ def test_a_terminal_that_knows_little_ends_nothing(monkeypatch: pytest.MonkeyPat
     run_commands(lambda: print("80.1 ± 0.3"))
     screen.flush()
     assert screen.buffer.getvalue() == b"80.1 ? 0.3\n"
+
+
+# A colour, a title, a deletion, a C1 code, an end of line of its own, and text that runs backwards.
+OBEYED = ["\x1b[31m", "\x1b]0;title\x07", "\x08\x7f", "\x9b2J", "\r", "\u202e", "\u2028", "\x00"]
+
+
+def refuse(code: str) -> None:
+    raise ValueError(f"no {code}")
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("code", OBEYED)
+def test_a_terminal_obeys_no_text(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every way of printing shows the code: plain lines, markup, tables, warnings and errors."""
+    for screen in (terminal.console, terminal.errors):
+        screen.print(f"a {code} word", markup=False)
+        print_plainly(screen, f"a {code} word")
+        screen.print(rows_table([{"word": f"a {code} word"}]))
+        screen.print(f"[bold]a {code} word[/bold]")
+    run_commands(lambda: warnings.warn(f"a {code} word", stacklevel=1))
+    with pytest.raises(SystemExit):
+        run_commands(lambda: refuse(code))
+    shown = "".join(capsys.readouterr())
+    assert not {character for character in code if not character.isprintable()} & set(shown)
+    assert visible(code) in shown  # where rich does not remove it
+
+
+def test_what_rich_draws_in_color_stays() -> None:
+    screen = terminal.PlainConsole(file=io.StringIO(), force_terminal=True, color_system="standard")
+    screen.print("[red]error:[/red] \x1b[32mgreen", highlight=False)
+    assert screen.file.getvalue() == "\x1b[31merror:\x1b[0m \\x1b[32mgreen\n"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("text", ["naïve", "日本語", "می‌خواهم", "tab\tand\nline", "é"])
+def test_words_of_any_script_are_shown_as_they_are(text: str) -> None:
+    assert visible(text) == text
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("writer", ["tensorboard.summary.writer.event_file_writer", __name__])
+def test_only_the_thread_of_tensorboard_fails_quietly(
+    writer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorBoard raises the error again in the main thread, where it is a line."""
+    seen: list[str] = []
+    monkeypatch.setattr(threading, "excepthook", lambda ended: seen.append(ended.exc_type.__name__))
+
+    class Writer(threading.Thread):
+        def run(self) -> None:
+            raise OSError(28, "No space left on device")
+
+    def write() -> None:
+        thread = Writer()
+        thread.start()
+        thread.join()
+
+    Writer.__module__ = writer
+    run_commands(write)
+    assert seen == ([] if writer.startswith("tensorboard") else ["OSError"])

@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import math
+import random
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ import pytest
 import zloss
 from tests.lab.small_runs import experiment
 from zloss.heads import HeadConfig
+from zloss.heads.config import HEADS
+from zloss.inputs import NotFiniteError
 from zloss_lab.configuration import to_table
 from zloss_lab.evaluation import Evaluation, evaluate
 from zloss_lab.inspection.plotting import plot_runs
@@ -34,9 +38,7 @@ def test_a_run_learns_and_leaves_a_record(corpus: Path, tmp_path: Path) -> None:
     # There are 13 words, and most of them are determined by the words before.
     assert validations[-1]["top_1_error"] < 0.5 < 0.9
     assert run.best_step is not None
-    assert json.loads((run.folder / "config.json").read_text()) == to_table(
-        experiment(corpus, steps=200)
-    )
+    assert run.config == to_table(experiment(corpus, steps=200))
     assert seen[0].condition is not None
     assert {progress.step for progress in seen if progress.validation is None} == set(
         range(10, 201, 10)
@@ -70,12 +72,9 @@ def test_the_log_has_the_refactors_since_the_last_line(corpus: Path, tmp_path: P
 
 
 def test_weight_decay_goes_to_the_optimizers(corpus: Path, tmp_path: Path) -> None:
-    run = fit(
-        experiment(corpus, steps=2, weight_decay=0.01, output_weight_decay=0.02), tmp_path / "run"
-    )
-    groups = [
-        group for optimizer in run.load().state["optimizers"] for group in optimizer["groups"]
-    ]
+    config = experiment(corpus, steps=2, weight_decay=0.01, output_weight_decay=0.02)
+    trainer = Trainer(config, Run(tmp_path / "run"), lambda _: None)
+    groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
     assert [group.get("weight_decay") for group in groups] == [None, 0.01, 0.02]
 
 
@@ -100,6 +99,30 @@ def test_a_diverging_run_says_so(corpus: Path, tmp_path: Path) -> None:
         )
 
 
+WILD: list[dict[str, Any]] = [
+    {"lr": 1e30},
+    {"lr": 1e300},
+    {"lr": 1e15, "log_every": 1},
+    {"lr": 1e-9, "output_lr": 1e30},
+    {"lr": 1e38, "clip": 1e-3},
+    {"lr": 1e38, "optimizer": "adam"},
+]
+OPTIONS: dict[str, dict[str, Any]] = {"adaptive": {"cutoffs": [4]}, "sampled": {"num_samples": 4}}
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_no_head_has_another_word_for_divergence(head: str, corpus: Path, tmp_path: Path) -> None:
+    """A training either reaches its end, because all its numbers are finite, or says that it has diverged."""
+    chance = random.Random(head)
+    for number, wild in enumerate(WILD):
+        config = HeadConfig(
+            head=head, loss=chance.choice(HEADS[head].losses), options=OPTIONS.get(head, {})
+        )
+        with suppress(DivergedError):
+            run = fit(experiment(corpus, steps=20, head=config, **wild), tmp_path / str(number))
+            assert all(tensor.isfinite().all() for tensor in run.load().tensors.values())
+
+
 @pytest.mark.parametrize(
     ("owner", "name"), [(trainer, "evaluate"), (zloss.FactoredLinear, "condition")]
 )
@@ -109,7 +132,7 @@ def test_a_layer_may_refuse_later_what_has_diverged(
     """A GPU reports a refused step later, when the next result is read."""
 
     def refuse(*_: object, **__: object) -> None:
-        raise ValueError("h has a NaN")
+        raise NotFiniteError("h has a NaN")
 
     monkeypatch.setattr(owner, name, refuse)
     with pytest.raises(DivergedError, match=r"step \d+: h has a NaN\. Lower the learning rates"):

@@ -12,6 +12,7 @@ from zloss_lab import stopwatch
 from zloss_lab.runs import Run
 from zloss_lab.training import (
     Schedule,
+    Trainer,
     TrainingConfig,
     TrainingProgress,
     fit,
@@ -49,9 +50,10 @@ def test_rates_fall_linearly_to_the_end(corpus: Path, tmp_path: Path) -> None:
         if record["kind"] == "training"
     }
     assert rates == pytest.approx({step + 1: 1 - (step // 3) / 20 for step in range(60)})
-    groups = [
-        group for optimizer in run.load().state["optimizers"] for group in optimizer["groups"]
-    ]
+    assert run.state().schedule.factor == pytest.approx(0.05)
+    resumed = Trainer(experiment(corpus, steps=60, **options), run, lambda _: None)
+    resumed.restore(run.load())
+    groups = [group for optimizer in resumed.optimizers for group in optimizer.param_groups]
     assert [group["lr"] for group in groups] == pytest.approx([0.05 * 1e-9] * 3)
 
 
@@ -95,9 +97,9 @@ def test_a_run_ends_when_its_time_is_up(corpus: Path, tmp_path: Path) -> None:
         corpus, steps=10**6, seconds=40.0, validate_every=10**6, checkpoint_every=10**6
     )
     run = fit(config, tmp_path / "run", watch=seen.append)
-    last, state = run.metrics()[-1], run.load().state
+    last, state = run.metrics()[-1], run.state()
     assert (last["kind"], last["step"], run.steps(), run.best_step) == ("validation", 41, [41], 41)
-    assert 40 <= state["seconds"] <= 42
+    assert 40 <= state.seconds <= 42
     assert seen[-1].step == seen[-1].steps == 41
     expected = [progress.steps for progress in seen if progress.validation is None]
     assert expected[-2] == pytest.approx(41, rel=0.2), "as far as can be told"
@@ -122,10 +124,10 @@ def test_a_resumed_run_has_the_time_that_is_left(corpus: Path, tmp_path: Path) -
     config = experiment(corpus, steps=10**6, seconds=40.0)
     with pytest.raises(RuntimeError, match="killed"):
         fit(config, tmp_path / "run", watch=stop)
-    spent = Run.open(tmp_path / "run").load().state["seconds"]
+    spent = Run.open(tmp_path / "run").state().seconds
     assert 14 <= spent <= 17, "20 steps, less 5"
     run = fit(config, tmp_path / "run", resume=True)
-    assert 40 <= run.load().state["seconds"] <= 42
+    assert 40 <= run.state().seconds <= 42
     end = run.metrics()[-1]["step"]
     assert end == pytest.approx(20 + 5 + (40 - spent), abs=4)
     fit(config, tmp_path / "run", resume=True)

@@ -10,6 +10,7 @@
 - `inspection/`: trained networks, and tables and pictures of runs
 - `tuning/`: searches for hyper-parameters; `sidebyside/` trains many small networks at once
 - `bench/`: benchmarks
-- `records.py` and `durable.py`: files of records, and files that are complete or absent
+- `records.py` and `durable.py`: files of records, and files that are complete or absent; `writer_locks.py` lets one
+  process write at a time, and `opened_folder.py` follows no links
 - `kernels/`: Triton kernels
 """

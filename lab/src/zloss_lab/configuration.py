@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 
 from zloss.heads.config import HeadConfig
 from zloss.names import check_name
+from zloss_lab.json_text import shortened
 
 Config = TypeVar("Config")
 
@@ -37,7 +38,7 @@ def from_table(cls: type[Config], table: Mapping[str, Any], where: str = "") -> 
     """
     if not isinstance(table, Mapping):
         raise ConfigError(
-            f"{f'[{where}]' if where else 'a configuration'} must be a table, got {table!r}"
+            f"{f'[{where}]' if where else 'a configuration'} must be a table, got {shortened(table)}"
         )
     with _explained(where):
         if cls is HeadConfig:
@@ -124,7 +125,7 @@ def _converted(value: Any, hint: Any, where: str) -> Any:
         return value if isinstance(value, hint) else from_table(hint, value, where)
     converted = _as(hint, value, where)
     if converted is _NO:
-        raise ConfigError(f"{where} must be {_described(hint)}, got {value!r}")
+        raise ConfigError(f"{where} must be {_described(hint)}, got {shortened(value)}")
     return converted
 
 

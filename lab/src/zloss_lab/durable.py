@@ -1,21 +1,27 @@
 """Files and folders that appear complete or not at all.
 
-They are written under a temporary name in the same folder, synced to the disk, and then renamed.
+They are written under a temporary name in the same folder, synced to the disk, and then renamed. Everything temporary
+begins with `.partial-`:
+
+    .partial-NAME-0123456789abcdef    the content, under a random name that nothing had before
+    .partial-NAME.lock                an empty file, locked by the process that writes NAME
+
+Nobody can plant a link or a file at a random name in advance. A link at the name of the lock is refused. A process that
+was killed leaves both files, and the next writer of NAME removes them.
 """
 
 import errno
 import os
-import shutil
-import sys
+import stat
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from io import BufferedRandom
 from pathlib import Path
 
-if sys.platform != "win32":
-    import fcntl
-
-_PARTIAL = ".partial-"
+from zloss_lab.opened_folder import OpenedFolder
+from zloss_lab.writer_locks import PARTIAL, only_writer, remove_leftovers, temporary_name
+from zloss_lab.writer_locks import locked as locked
 
 
 def write_file(path: Path, data: bytes | str) -> None:
@@ -27,61 +33,70 @@ def write_file(path: Path, data: bytes | str) -> None:
     content = data.encode() if isinstance(data, str) else data
     with _blamed_on(path):
         if path.exists() and not (path.is_file() or path.is_dir()):
-            path.write_bytes(content)
+            _write_to_device(path, content)
             return
-        with _new_file(path, waits=True) as partial:
-            partial.write_bytes(content)
+        with _new_file(path, waits=True) as file:
+            file.write(content)
 
 
-def new_file(path: Path) -> AbstractContextManager[Path]:
-    """Yield a temporary file to write. It gets its name when the block ends without an error, else it is removed.
+def _write_to_device(path: Path, content: bytes) -> None:
+    """Write to a device or a pipe. A pipe that nobody reads is an error, because it would wait for ever."""
+    try:
+        handle = os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        raise OSError(errno.ENXIO, "nobody reads this pipe: start its reader first") from error
+    with open(handle, "wb", buffering=0) as file:
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            raise FileExistsError(errno.EEXIST, "another program put a file here just now")
+        if hasattr(os, "set_blocking"):  # Windows has it from Python 3.12 on
+            os.set_blocking(handle, True)
+        rest = memoryview(content)
+        while rest:
+            rest = rest[file.write(rest) or 0 :]
 
-    The file may already have content, left by a process that was killed: write over it. If another process is writing
-    the same file, this raises `BlockingIOError`.
+
+def append_to_file(path: Path, data: bytes) -> None:
+    """Add bytes to the end of a file, which is made if necessary. A link is refused: it may lead to any file."""
+    with _blamed_on(path), OpenedFolder(path.parent) as folder:
+        try:
+            handle = folder.open(path.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        except OSError as error:
+            if not stat.S_ISLNK(folder.status(path.name).st_mode):
+                raise
+            raise FileExistsError(
+                errno.EEXIST, f"{path.name} is a link: remove it, or put the file itself there"
+            ) from error
+        with open(handle, "wb") as file:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise FileExistsError(errno.EEXIST, f"{path.name} is a pipe or a device: remove it")
+            file.write(data)
+
+
+def new_file(path: Path) -> AbstractContextManager[BufferedRandom]:
+    """Yield an empty temporary file to write. It gets its name when the block ends without an error, else it is gone.
+
+    If another process is writing the same file, this raises `BlockingIOError`.
     """
     return _new_file(path, waits=False)
 
 
 @contextmanager
-def _new_file(path: Path, *, waits: bool) -> Iterator[Path]:
+def _new_file(path: Path, *, waits: bool) -> Iterator[BufferedRandom]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.parent / f"{_PARTIAL}{path.name}"
-    with _taken(partial, partial.touch, waits=waits), _takes_its_name(partial, path):
-        yield partial
-
-
-@contextmanager
-def _taken(partial: Path, make: Callable[[], None], *, waits: bool) -> Iterator[None]:
-    """Lock a temporary file or folder, which is new or left by a process that was killed.
-
-    Another process that wants the same one waits, or gets a `BlockingIOError` if it does not wait.
-    """
-    while True:
-        make()
-        with ExitStack() as stack:
-            try:
-                is_ours = stack.enter_context(locked(partial, waits=waits))
-            except FileNotFoundError:  # the process that held the lock has finished and renamed it
-                continue
-            if not is_ours:
-                raise BlockingIOError(
-                    errno.EAGAIN, "another process is writing it: wait until it is there"
-                )
-            yield
-            return
-
-
-@contextmanager
-def _takes_its_name(partial: Path, path: Path) -> Iterator[None]:
-    """Sync and rename the temporary file after the block, or remove it if something fails."""
-    try:
-        yield
-        sync(partial)
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
+    with (
+        OpenedFolder(path.parent) as folder,
+        only_writer(folder, path.name, waits=waits),
+        _temporary(folder, path.name) as partial,
+    ):
+        handle = folder.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        with open(handle, "w+b") as file:
+            yield file
+            file.flush()
+            os.fsync(handle)
+            made = os.fstat(handle)
+        _give_name(folder, partial, made, path.name)
 
 
 @contextmanager
@@ -91,22 +106,49 @@ def new_folder(path: Path) -> Iterator[Path]:
     Leftovers of a process that was killed are removed first. If another process is filling the same folder, this
     raises `BlockingIOError`.
     """
-    partial = path.parent / f"{_PARTIAL}{path.name}"
-    with (
-        tidied(path.parent),
-        _taken(partial, lambda: partial.mkdir(parents=True, exist_ok=True), waits=False),
-    ):
-        try:
-            for leftover in partial.iterdir():
-                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-            yield partial
-            for place in (partial, *partial.rglob("*")):
-                (_sync_folder if place.is_dir() else sync)(place)
-            os.replace(partial, path)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-        _sync_folder(path.parent)
+    with tidied(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            OpenedFolder(path.parent) as folder,
+            only_writer(folder, path.name, waits=False),
+            _temporary(folder, path.name) as partial,
+        ):
+            folder.make_folder(partial)
+            made = folder.status(partial)
+            yield path.parent / partial
+            _sync_all(path.parent / partial)
+            _give_name(folder, partial, made, path.name)
+
+
+def tidy(folder: Path) -> None:
+    """Remove what killed processes have left in a folder of names that may never be written again."""
+    if folder.is_dir():
+        with OpenedFolder(folder) as opened:
+            remove_leftovers(opened)
+
+
+@contextmanager
+def _temporary(folder: OpenedFolder, name: str) -> Iterator[str]:
+    """Yield a random name. What has this name after an error is removed."""
+    partial = temporary_name(name)
+    try:
+        yield partial
+    except BaseException:
+        folder.remove(partial)
+        raise
+
+
+def _give_name(folder: OpenedFolder, partial: str, made: os.stat_result, name: str) -> None:
+    """Rename what was made, and refuse anything else that has its temporary name now."""
+    if not os.path.samestat(folder.status(partial), made):
+        raise FileExistsError(
+            errno.EEXIST, f"another program put something else at {partial}: it was not renamed"
+        )
+    folder.rename(partial, name)
+    folder.sync()
+
+
+# ---- folders and the disk --------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -119,38 +161,6 @@ def tidied(folder: Path) -> Iterator[None]:
         with suppress(OSError):  # stops at the first folder that is not empty or was never made
             for place in absent:
                 place.rmdir()
-
-
-@contextmanager
-def locked(place: Path, *, waits: bool = True) -> Iterator[bool]:
-    """Lock a folder or a file among the processes that call this function. Yields True if the lock was obtained.
-
-    The previous holder of the lock may have renamed the file or folder: that raises `FileNotFoundError`.
-    The operating system holds the lock on the file or folder itself, so it ends with the process and leaves no file.
-    Windows and some network drives do not support such locks: there every process obtains the lock.
-    """
-    if sys.platform == "win32":
-        yield True
-        return
-    # Network drives lock a file only if it is open for writing.
-    handle = os.open(place, os.O_RDONLY if place.is_dir() else os.O_RDWR)
-    try:
-        is_ours = _locks(handle, waits=waits)
-        if is_ours and not os.path.samestat(os.fstat(handle), os.stat(place)):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(place))
-        yield is_ours
-    finally:
-        os.close(handle)
-
-
-def _locks(handle: int, *, waits: bool) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    except OSError:  # this file system has no locks
-        return True
-    return True
 
 
 def require_writable(folder: Path) -> None:
@@ -173,7 +183,7 @@ def _blamed_on(path: Path) -> Iterator[None]:
 
 def is_partial(path: Path) -> bool:
     """Return whether this is a temporary file or folder that was never finished."""
-    return path.name.startswith(_PARTIAL)
+    return path.name.startswith(PARTIAL)
 
 
 def is_full_disk(error: Exception) -> bool:
@@ -190,11 +200,13 @@ def sync(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _sync_folder(path: Path) -> None:
-    if os.name == "nt":  # Windows cannot open folders
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _sync_all(folder: Path) -> None:
+    """Wait until a folder is on the disk, with the files and folders in it."""
+    for place in (folder, *folder.rglob("*")):
+        if place.is_symlink():
+            continue
+        if place.is_file():
+            sync(place)
+        elif place.is_dir():
+            with OpenedFolder(place) as opened:
+                opened.sync()

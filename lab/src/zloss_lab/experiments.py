@@ -11,8 +11,9 @@ from typing import Any
 
 from zloss.names import check_name
 from zloss_lab.configuration import ConfigError, from_table, overridden, to_table
+from zloss_lab.json_text import MOST_LEVELS, shortened
 from zloss_lab.networks import NetworkConfig
-from zloss_lab.toml_tables import named_table, read_toml, table_names
+from zloss_lab.toml_tables import named_table, parse_toml, read_toml, table_names
 from zloss_lab.training import Experiment
 
 DEFAULT_PRESET = "small"
@@ -55,15 +56,21 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(
                 f"{setting!r} is not a setting: write NAME=VALUE, such as training.lr=0.1"
             )
-        parsed[name.strip()] = _value(value.strip())
+        if name.count(".") > MOST_LEVELS:
+            raise ConfigError(f"{shortened(name)} has more than {MOST_LEVELS} dots")
+        try:
+            parsed[name.strip()] = _value(value.strip())
+        except ValueError as error:
+            raise ConfigError(f"{name.strip()} has no value that can be read: {error}") from error
     return parsed
 
 
 def _value(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        table = parse_toml(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    return table["value"] if table.keys() == {"value"} else text  # it may have several lines
 
 
 def build_experiment(

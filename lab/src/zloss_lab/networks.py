@@ -37,6 +37,7 @@ TrunkPrecision = Literal["float32", "tf32", "bf16"]
 HeadPrecision = Literal["float32", "tf32"]
 TrunkOptimizer = Literal["sgd", "adam"]
 
+_WIDEST = 2**24  # a single layer of this width would have more weights than any machine can hold
 # Heads whose initial weights may be multiplied by `output_scale`.
 SCALABLE_HEADS = ("dense", "factored", "gram")
 
@@ -71,10 +72,11 @@ class NetworkConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", tuple(self.hidden))
-        if min(self.context, self.embedding, *self.hidden) < 1:
+        sizes = (self.context, self.embedding, *self.hidden)
+        if not 1 <= min(sizes) <= max(sizes) <= _WIDEST:
             raise ValueError(
-                f"context, embedding and the widths of hidden layers must be at least 1, got {self.context}, "
-                f"{self.embedding} and {self.hidden}"
+                f"context, embedding and the widths of hidden layers must be at least 1 and at most {_WIDEST:,}, got "
+                f"{self.context}, {self.embedding} and {self.hidden}"
             )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
@@ -88,6 +90,11 @@ class NetworkConfig:
             )
         check_name("precision", self.precision, get_args(TrunkPrecision))
         check_name("head_precision", self.head_precision, get_args(HeadPrecision))
+        if self.head.ignore_index >= 0:
+            raise ValueError(
+                f"head.ignore_index={self.head.ignore_index} would leave out a word of the vocabulary: in training and "
+                "evaluation every word of the text is to be predicted; leave it at a negative number, such as -100"
+            )
         if self.head.reduction == "none":
             raise ValueError(
                 'head.reduction must be "mean" or "sum", got "none": training needs one number a batch'

@@ -15,6 +15,9 @@ writer and the reader of a file use the same class, so that they cannot disagree
     write_records(path, [Timing(head="factored", time_ms=0.1)])
     timings = read_records_as(Timing, path)
 
+Every line has a checksum of itself and its place, which the reader checks and takes out. Files without checksums are
+read too: people edit records by hand, and older ones have none.
+
 A line with an unknown key, a missing key or a value of the wrong type is refused. The error names the file, the line
 and the key. Tables in the documentation are made from such files.
 """
@@ -31,11 +34,14 @@ from typing import Any, Self, TypeVar
 import torch
 
 import zloss
+from zloss_lab.checksums import CHECKSUM, content_checksum
 from zloss_lab.configuration import from_table, to_table
 from zloss_lab.durable import write_file
+from zloss_lab.json_text import parse_json, shortened
 
 Record = dict[str, Any]  # a JSON object, as it stands on a line of a file
 RecordKey = tuple[Hashable, ...]
+_NO_RECORDS = "\n"  # the content of a file without records; an empty file has lost its content
 
 
 class Recordable:
@@ -102,16 +108,44 @@ def provenance(device: torch.device) -> Record:
 
 def write_records(path: Path, records: Iterable[Record | Recordable]) -> None:
     """Replace the file in one moment, so that an interrupted program never leaves half of it."""
-    lines = (one.to_record() if isinstance(one, Recordable) else one for one in records)
-    write_file(path, "".join(json.dumps(line) + "\n" for line in lines))
+    rows = [one.to_record() if isinstance(one, Recordable) else one for one in records]
+    lines = (
+        {**row, CHECKSUM: _checksum(row, number, len(rows))}
+        for number, row in enumerate(rows, start=1)
+    )
+    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+    write_file(path, text or _NO_RECORDS)
 
 
 def read_records(path: Path) -> list[Record]:
     """Return all records of a file as JSON objects, in their order. `ValueError` names a line that cannot be read."""
-    return [
-        _read_line(path, number, line)
-        for number, line in enumerate(path.read_bytes().splitlines(), start=1)
+    data = path.read_bytes()
+    if not data:
+        raise ValueError(f"{path} is empty, as no file of records is: restore the file")
+    if data == _NO_RECORDS.encode():
+        return []
+    rows = [
+        _read_line(path, number, line) for number, line in enumerate(data.splitlines(), start=1)
     ]
+    if any(CHECKSUM in row for row in rows):
+        _check_lines(path, rows)
+    return rows
+
+
+def _check_lines(path: Path, rows: list[Record]) -> None:
+    """Check the checksums of all lines, and take them out."""
+    for number, row in enumerate(rows, start=1):
+        found = row.pop(CHECKSUM, None)
+        if found != _checksum(row, number, len(rows)):
+            raise ValueError(
+                f"{path} is not what was written: line {number} of {len(rows)} differs from its checksum: restore the "
+                f"file; whoever changes it on purpose removes {CHECKSUM} from all lines"
+            )
+
+
+def _checksum(row: Record, number: int, count: int) -> str:
+    """Return the checksum of a line, which covers its place too: no other line can be lost in silence."""
+    return content_checksum([number, count, row])
 
 
 def read_records_as(kind: type[AnyRecordable], path: Path) -> list[AnyRecordable]:
@@ -130,15 +164,14 @@ def read_records_as(kind: type[AnyRecordable], path: Path) -> list[AnyRecordable
 
 def _read_line(path: Path, number: int, line: bytes) -> Record:
     try:
-        record = json.loads(line)
-    # ValueError: bytes that are not UTF-8, or a number with too many digits. RecursionError: nested too deep.
-    except (ValueError, RecursionError) as error:
+        record = parse_json(line)
+    except ValueError as error:
         raise ValueError(
             f"{path} is no file of records: line {number} is no JSON, {error}: restore or delete the line"
         ) from error
     if not isinstance(record, dict):
         raise ValueError(
-            f"{path} is no file of records: line {number} is no record, {line[:40].decode()}: "
+            f"{path} is no file of records: line {number} is no record, {shortened(record)}: "
             "restore or delete the line"
         )
     return record

@@ -8,39 +8,54 @@
 No file needs pickle to be read. The config and each checkpoint are complete or absent. If a run resumes from a
 checkpoint, lines of metrics of later steps are removed, because training will write them again.
 
+Checksums cover all that is read again. `checkpoints.py` describes the checksums of a checkpoint, which cover the
+metrics before it too. The config may be changed by the user; its checksum tells whether it was.
+
 The last checkpoint names the best one, as `schedule.best_step` in its state.json. The checkpoint of the best step names
 itself. So the process may be killed at any moment, and the best checkpoint is still known.
 """
 
 import json
+import os
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
-from zloss_lab.durable import is_full_disk, is_partial, locked, new_folder, sync, tidied, write_file
+from zloss_lab.checkpoints import (
+    STATE,
+    RunCheckpoint,
+    StateFile,
+    folder_name,
+    read_checkpoint,
+    read_state,
+    steps_in,
+    write_checkpoint,
+)
+from zloss_lab.checksums import CHECKSUM, sealed, unsealed
+from zloss_lab.durable import (
+    is_full_disk,
+    is_partial,
+    locked,
+    new_folder,
+    sync,
+    tidied,
+    tidy,
+    write_file,
+)
+from zloss_lab.json_text import read_json_object
+from zloss_lab.metrics_file import MetricsFile
 
 CONFIG = "config.json"
-_TENSORS, _STATE = "tensors.safetensors", "state.json"
+# The name of a checkpoint; `str.isdigit` accepts digits of any script.
 
 
 class RunError(ValueError):
     """A problem with a run, which the message explains to the user."""
-
-
-@dataclass(frozen=True)
-class RunCheckpoint:
-    """The content of a checkpoint: everything that training needs to continue, or a user to apply the network."""
-
-    step: int
-    tensors: dict[str, Tensor]
-    state: dict[str, Any]
 
 
 class Run:
@@ -48,6 +63,7 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._metrics = MetricsFile(folder / "metrics.jsonl")
         self._events: Any = None  # TensorBoard's writer, once there is something to write
         self._resumed_at: int | None = None
 
@@ -55,14 +71,15 @@ class Run:
         """Write the config of a new run. An existing run is never overwritten."""
         self.require_new()
         with self._explained("the config"):
-            write_file(self.folder / CONFIG, json.dumps(config, indent=2) + "\n")
+            write_file(self.folder / CONFIG, json.dumps(sealed(config), indent=2) + "\n")
         return self
 
     def require_new(self) -> None:
         """Refuse a folder that is not empty, and a name that cannot be used."""
         require_utf8(str(self.folder))
-        if self.folder.exists() and not self.folder.is_dir():
-            raise RunError(f"{self.folder} is a file, a run is a folder: choose another name")
+        if os.path.lexists(self.folder) and not self.folder.is_dir():
+            kind = "a file" if self.folder.exists() else "a link to nothing"
+            raise RunError(f"{self.folder} is {kind}, a run is a folder: choose another name")
         # A process that was killed may have left temporary files: they do not count.
         if self.folder.is_dir() and not all(map(is_partial, self.folder.iterdir())):
             raise RunError(
@@ -81,7 +98,30 @@ class Run:
     @property
     def config(self) -> dict[str, Any]:
         """The table of the configuration."""
-        return _read_json(self.folder / CONFIG)
+        table = self._config_file()
+        table.pop(CHECKSUM, None)
+        return table
+
+    def require_unchanged_config(self) -> None:
+        """Refuse a config that was changed after this class has written it."""
+        try:
+            unsealed(self._config_file())
+        except ValueError as error:
+            raise RunError(
+                f"{self.folder / CONFIG} cannot be used: {error}, and the run has no checkpoint yet that would tell "
+                "what has changed: start a new run, nothing is lost"
+            ) from error
+
+    def _config_file(self) -> dict[str, Any]:
+        path = self.folder / CONFIG
+        try:
+            return read_json_object(path)
+        except (OSError, ValueError) as error:
+            way = "start a new run, nothing is lost"
+            if steps := self.steps():
+                copy = self._place(steps[-1]) / STATE
+                way = f"restore it, {copy} has its values under `config`"
+            raise RunError(f"{path} cannot be read: {_reason(error)}; {way}") from error
 
     # ---- metrics -----------------------------------------------------------------------------------------------------
 
@@ -90,8 +130,8 @@ class Run:
 
         TensorBoard gets no values that are None.
         """
-        with self._explained("the metrics"), self._metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        with self._explained("the metrics"):
+            self._metrics.append(record)
         with self._explained("the events for TensorBoard"):
             if self._events is None:
                 self._events = _event_writer(self.folder, self._resumed_at)
@@ -120,40 +160,33 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return all lines of metrics so far, without a last line that a killed process left incomplete."""
-        records = []
-        for number, line in enumerate(self._metrics_text().split("\n")[:-1], start=1):
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise RunError(
-                    f"{self._metrics}, line {number}, is no JSON ({error.msg}): delete the line"
-                ) from error
-            if not _is_metrics(record):
-                raise RunError(
-                    f"{self._metrics}, line {number}, is no metrics with kind, step and epoch: delete the line"
-                )
-            records.append(record)
-        return records
-
-    @property
-    def _metrics(self) -> Path:
-        return self.folder / "metrics.jsonl"
-
-    def _metrics_text(self) -> str:
-        """Return the text of the metrics. Bytes that are not UTF-8 are replaced, so that errors can name their line."""
-        try:
-            return self._metrics.read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
-            return ""
-        except OSError as error:
-            raise RunError(f"{self._metrics} cannot be read: {error.strerror}") from error
+        steps = self.steps()
+        mark = self._state_of(steps[-1]).metrics if steps else None
+        with self._metrics_explained():
+            return self._metrics.records(mark)
 
     def forget_after(self, step: int) -> None:
-        """Drop the metrics of later steps, because training resumes at this step and will write them again."""
-        kept = [record for record in self.metrics() if record["step"] <= step]
-        with self._explained("the metrics"):
-            write_file(self._metrics, "".join(json.dumps(record) + "\n" for record in kept))
+        """Drop the metrics of later steps, because training resumes at this step and will write them again.
+
+        The step is that of a checkpoint, or 0 for a training that begins anew.
+        """
+        mark = self._state_of(step).metrics if step else None
+        if mark is not None and mark.bytes and not self._metrics.path.exists():
+            warnings.warn(
+                f"{self._metrics.path} is missing: the run goes on without its metrics up to step {step}",
+                stacklevel=2,
+            )
+        with self._explained("the metrics"), self._metrics_explained():
+            self._metrics.cut(mark)
         self._resumed_at = step
+
+    @contextmanager
+    def _metrics_explained(self) -> Iterator[None]:
+        """Turn the refusal of a file of metrics into a `RunError`."""
+        try:
+            yield
+        except ValueError as error:
+            raise RunError(str(error)) from error
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -161,24 +194,16 @@ class Run:
         """Write a checkpoint, and remove all but the newest `keep` checkpoints and the best one."""
         place, what = self._place(checkpoint.step), f"the checkpoint of step {checkpoint.step}"
         # A checkpoint must not reach the disk before the metrics of earlier steps.
-        if self._metrics.exists():
+        if self._metrics.path.exists():
             with self._explained("the metrics"):
-                sync(self._metrics)
+                sync(self._metrics.path)
         with self._explained(what), new_folder(place) as folder:
-            save_file(
-                {name: tensor.contiguous() for name, tensor in checkpoint.tensors.items()},
-                folder / _TENSORS,
-            )
-            # Safetensors makes a file that only its owner can read.
-            (folder / _TENSORS).chmod(0o644)
-            (folder / _STATE).write_text(json.dumps(checkpoint.state) + "\n")
+            write_checkpoint(folder, checkpoint, self._metrics.mark())
         self.drop_old(keep=keep)
 
     def drop_old(self, *, keep: int) -> None:
-        """Remove all checkpoints except the newest `keep` and the best one.
-
-        If the removal of a checkpoint was interrupted before, the rest of it is removed too.
-        """
+        """Remove all checkpoints except the newest `keep` and the best one, and what killed processes have left."""
+        tidy(self.folder / "checkpoints")
         best = self.best_step
         for step in self.steps()[:-keep]:
             if step != best:
@@ -188,43 +213,37 @@ class Run:
     def best_step(self) -> int | None:
         """The step of the best checkpoint; None before the first validation."""
         steps = self.steps()
-        schedule = self._state_of(steps[-1]).get("schedule", {}) if steps else {}
-        best: int | None = schedule.get("best_step")
-        return best
+        return self._state_of(steps[-1]).schedule.best_step if steps else None
 
     def steps(self) -> list[int]:
         """Return the steps of all checkpoints, in ascending order."""
-        place = self.folder / "checkpoints"
-        folders = place.iterdir() if place.exists() else iter(())
-        return sorted(int(folder.name) for folder in folders if folder.name.isdigit())
+        return steps_in(self.folder / "checkpoints")
 
     def load(self, step: int | None = None, *, device: str = "cpu") -> RunCheckpoint:
-        """Return the checkpoint of a step; the default is the last one."""
+        """Return the checkpoint of a step, whose checksums have been verified; the default is the last one."""
         step = self._present(step)
         try:
-            return RunCheckpoint(
-                step, load_file(self._place(step) / _TENSORS, device=device), self._state_of(step)
-            )
-        except (OSError, SafetensorError) as error:
+            return read_checkpoint(self._place(step), device)
+        except (OSError, ValueError, SafetensorError) as error:
             raise self.unusable(step, error) from error
 
-    def state(self) -> dict[str, Any]:
-        """Return the content of state.json of the last checkpoint."""
+    def state(self) -> StateFile:
+        """Return the state of the last checkpoint."""
         return self._state_of(self._present(None))
 
-    def _state_of(self, step: int) -> dict[str, Any]:
+    def _state_of(self, step: int) -> StateFile:
         try:
-            return _read_json(self._place(step) / _STATE)
-        except RunError as error:
+            return read_state(self._place(step))
+        except (OSError, ValueError) as error:
             raise self.unusable(step, error) from error
 
     def unusable(self, step: int, why: object) -> RunError:
         """Return an error with advice about a checkpoint that is damaged or was written by a later version."""
-        before = [one for one in self.steps() if one < step]
-        way = f"remove its folder to go on from step {before[-1]}" if before else "start a new run"
+        others = [one for one in self.steps() if one != step]
+        way = f"remove its folder to go on from step {others[-1]}" if others else "start a new run"
         return RunError(
-            f"the checkpoint {self._place(step)} cannot be used: {why}. It is damaged, or of a later version of zloss; "
-            f"use that version, or {way}"
+            f"the checkpoint {self._place(step)} cannot be used: {_reason(why)}. It is damaged, or of a later version "
+            f"of zloss; use that version, or {way}"
         )
 
     def _present(self, step: int | None) -> int:
@@ -237,7 +256,7 @@ class Run:
         return steps[-1] if step is None else step
 
     def _place(self, step: int) -> Path:
-        return self.folder / "checkpoints" / f"{step:09d}"
+        return self.folder / "checkpoints" / folder_name(step)
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
@@ -245,11 +264,7 @@ class Run:
         try:
             yield
         except (OSError, SafetensorError) as error:
-            reason = (
-                "the disk is full"
-                if is_full_disk(error)
-                else getattr(error, "strerror", None) or error
-            )
+            reason = "the disk is full" if is_full_disk(error) else _reason(error)
             steps = self.steps()
             rest = f"; the checkpoint of step {steps[-1]} is there, resume from it" if steps else ""
             raise RunError(
@@ -260,16 +275,6 @@ class Run:
 def is_run(folder: Path) -> bool:
     """Return whether a folder has a run, which may have been interrupted."""
     return (folder / CONFIG).is_file()
-
-
-def _is_metrics(record: Any) -> bool:
-    """Return whether a record has the three fields that every line of metrics has."""
-    has_kind = isinstance(record, dict) and "kind" in record
-    return (
-        has_kind
-        and isinstance(record.get("step"), int)
-        and isinstance(record.get("epoch"), int | float)
-    )
 
 
 def require_utf8(name: str) -> None:
@@ -290,11 +295,6 @@ def _event_writer(folder: Path, resumed_at: int | None) -> Any:
     return SummaryWriter(str(folder), purge_step=purge_step, flush_secs=10)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from error
-    if not isinstance(value, dict):
-        raise RunError(f"{path} cannot be read: it must be one JSON object")
-    return value
+def _reason(error: object) -> str:
+    """Return the system's words for an error of a file, else the message."""
+    return getattr(error, "strerror", None) or str(error)

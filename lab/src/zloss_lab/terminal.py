@@ -2,14 +2,18 @@
 
 import io
 import math
+import re
 import sys
+import threading
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
 import torch
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
 
 from zloss.names import check_name
@@ -21,8 +25,41 @@ _NO_MEMORY = (
     "network.embedding) or fewer words (zloss data prepare --max-words)"
 )
 
-# Without this, rich would show a word such as `:cat:` as an emoji.
-console, errors = Console(emoji=False), Console(stderr=True, emoji=False)
+# Characters that a terminal obeys instead of showing them: control characters, and marks of the direction of text.
+# Ends of lines and tabs stay.
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+def visible(text: str) -> str:
+    r"""Return a text with an escape sequence, as in Python, in place of each character that a terminal would obey.
+
+    Words of a corpus, names of files and messages that hold them come from other people.
+
+    >>> print(visible("a \x1b[31mred\x1b[0m word"))
+    a \x1b[31mred\x1b[0m word
+    """
+    return _OBEYED.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+
+
+class PlainConsole(Console):
+    """A console that shows every character of a text, and obeys none. Styles and progress bars of rich stay.
+
+    Args:
+        options: of `rich.console.Console`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(emoji=False, **options)  # else a word such as `:cat:` would be an emoji
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """Yield the segments of anything that rich can show; text is made visible."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text))
+
+
+console, errors = PlainConsole(), PlainConsole(stderr=True)
 
 
 Number = TypeVar("Number", int, float)
@@ -64,7 +101,7 @@ def rows_table(rows: list[dict[str, Any]]) -> Table:
     """Return a table of rows that all have the same keys."""
     table = Table(*rows[0])
     for row in rows:
-        table.add_row(*(escape(str(value)) for value in row.values()))
+        table.add_row(*(escape(visible(str(value))) for value in row.values()))
     return table
 
 
@@ -81,7 +118,8 @@ def run_commands(app: Callable[[], object]) -> None:
     _replace_unknown_characters()
     warnings.showwarning = _show_warning
     try:
-        app()
+        with _quiet_event_writer():
+            app()
     except KeyboardInterrupt:
         errors.print("\ninterrupted")
         sys.exit(INTERRUPTED)
@@ -102,6 +140,22 @@ def _show_warning(message: Warning | str, *_place: object, **_more: object) -> N
     """Print a warning on one line, without its place in the code."""
     errors.print("[yellow]warning:[/yellow]", end=" ")
     print_plainly(errors, str(message))
+
+
+@contextmanager
+def _quiet_event_writer() -> Iterator[None]:
+    """Print no traceback for the thread that writes events: TensorBoard raises its error in the main thread again."""
+    before = threading.excepthook
+
+    def report(ended: threading.ExceptHookArgs) -> None:
+        if not type(ended.thread).__module__.startswith("tensorboard."):
+            before(ended)
+
+    threading.excepthook = report
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 def _end_with(message: str) -> NoReturn:

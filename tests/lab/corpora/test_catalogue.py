@@ -30,6 +30,7 @@ def test_every_entry_is_complete_and_can_be_prepared(name: str, tmp_path: Path) 
     assert entry.title
     assert entry.advice
     assert all(len(item.sha256) == 64 and item.size_bytes > 1000 for item in entry.downloads)
+    assert all(item.url.startswith("https://") for item in entry.downloads)
     corpus = prepare(
         name, tmp_path / "out", source=write(tmp_path / "in", miniature(name)), check_counts=False
     )

@@ -152,6 +152,14 @@ def test_another_file_under_the_same_address(site: Site, tmp_path: Path) -> None
     assert names_in(tmp_path / "here") == []
 
 
+def test_a_server_that_never_ends(site: Site, tmp_path: Path) -> None:
+    """It would fill the disk."""
+    item = Download(f"{site.url}/text.txt", hashlib.sha256(CONTENT).hexdigest(), len(CONTENT) - 1)
+    with pytest.raises(CorpusError, match=r"is not what it was: it has more than 16,999 bytes"):
+        download(item, tmp_path / "here", silent)
+    assert names_in(tmp_path / "here") == []
+
+
 def test_an_address_that_is_gone(site: Site, tmp_path: Path) -> None:
     site.files.clear()
     with pytest.raises(
@@ -169,8 +177,9 @@ def test_no_network(tmp_path: Path) -> None:
         download(item, tmp_path / "here", silent)
 
 
-def test_what_a_killed_download_left_is_written_over(site: Site, tmp_path: Path) -> None:
-    (tmp_path / ".partial-text.txt").write_bytes(CONTENT * 2)
+def test_what_a_killed_download_left_is_removed(site: Site, tmp_path: Path) -> None:
+    (tmp_path / ".partial-text.txt.lock").touch()
+    (tmp_path / ".partial-text.txt-0123456789abcdef").write_bytes(CONTENT * 2)
     assert download(offered(site), tmp_path, silent).read_bytes() == CONTENT
     assert names_in(tmp_path) == ["text.txt"]
 
@@ -179,15 +188,13 @@ def test_a_download_has_its_name_for_good(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file is synced before it gets its name, and its folder afterwards."""
-    synced: list[tuple[int, list[str]]] = []
+    synced: list[tuple[int, bool]] = []
+    target = tmp_path / "text.txt"
     monkeypatch.setattr(
-        os, "fsync", lambda handle: synced.append((os.fstat(handle).st_ino, names_in(tmp_path)))
+        os, "fsync", lambda handle: synced.append((os.fstat(handle).st_ino, target.exists()))
     )
-    target = download(offered(site), tmp_path, silent)
-    assert synced == [
-        (target.stat().st_ino, [".partial-text.txt"]),
-        (tmp_path.stat().st_ino, ["text.txt"]),
-    ]
+    download(offered(site), tmp_path, silent)
+    assert synced == [(target.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
 
 
 def test_no_room_for_a_download(

@@ -68,7 +68,7 @@ def test_a_process_that_is_ended(sent: signal.Signals, tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         worker = int(process.stdout.readline())
-        assert len(names_in(tmp_path / "made")) == 1
+        assert len(names_in(tmp_path / "made")) == 2, "the folder and its lock"
         process.send_signal(sent)
     assert process.returncode == -sent
     wait_for_the_end_of(worker)

@@ -228,7 +228,12 @@ def test_progress_goes_up_to_the_end(tmp_path: Path) -> None:
     path = write(tmp_path, {"a.txt": TRAIN * 30}) / "a.txt"
     reports: list[tuple[str, int, int]] = []
     corpus = prepare(path, tmp_path / "out", progress=lambda *report: reports.append(report))
-    assert list(dict.fromkeys(stage for stage, _, _ in reports)) == ["read", "count", "write"]
+    assert list(dict.fromkeys(stage for stage, _, _ in reports)) == [
+        "read",
+        "count",
+        "write",
+        "verify",
+    ]
     for stage, total in _totals(reports):
         done = [report[1] for report in reports if report[0] == stage]
         assert done == sorted(done)

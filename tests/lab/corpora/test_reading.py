@@ -128,7 +128,7 @@ def test_binary_files(tmp_path: Path) -> None:
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     refuse(tmp_path / "none.txt", "there is no file .*none.txt")
-    refuse(tmp_path, "is a folder: expected a text file")
+    refuse(tmp_path, "is a folder: expected a file")
 
 
 @pytest.mark.parametrize("ending", [".gz", ".xz"])

@@ -117,6 +117,8 @@ def test_a_file_and_back(tmp_path: Path) -> None:
     [
         (b"the\tmany\n", "v.tsv is damaged: invalid literal for int"),
         (b"the\n", "v.tsv is damaged"),
+        (b"the\t-1\n", "v.tsv is damaged: expected counts from 0 on, got -1"),
+        (b"the\t99999999999999999999\n", "v.tsv is damaged"),
         (b"the\t1\nthe\t1\n", "2 words, 1 of them different"),
         (b"\xff\t1\n", "v.tsv is damaged: 'utf-8' codec"),
     ],
@@ -128,7 +130,7 @@ def test_damaged_files(data: bytes, message: str, tmp_path: Path) -> None:
 
 
 def test_a_missing_file_and_a_missing_unknown_word(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"cannot read the vocabulary .*v.tsv: No such file"):
+    with pytest.raises(CorpusError, match=r"there is no file .*v.tsv"):
         Vocabulary.load(tmp_path / "v.tsv")
     with pytest.raises(CorpusError, match="the unknown word '<unk>' is not in the vocabulary"):
         Vocabulary(["the"], [1], unknown="<unk>")

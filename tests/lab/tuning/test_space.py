@@ -2,6 +2,7 @@
 
 import random
 import re
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from tests.lab.tuning.tiny import SPACE, tiny_corpus, tiny_plan
 from zloss.heads.config import LOSSES
 from zloss_lab.configuration import ConfigError
+from zloss_lab.corpora.manifest import read_manifest, write_manifest
 from zloss_lab.tuning.space import Space, space_names, space_table
 
 SOFTMAX = {"head": "dense", "loss": "softmax"}
@@ -161,11 +163,10 @@ def test_what_cannot_work_is_refused_beforehand(
 
 
 def test_a_corpus_without_validation_split(tmp_path: Path, corpus: Path) -> None:
-    manifest = (corpus / "manifest.json").read_text().replace('"valid"', '"elsewhere"')
-    (tmp_path / "corpus").mkdir()
-    for file in corpus.iterdir():
-        (tmp_path / "corpus" / file.name).write_bytes(file.read_bytes())
-    (tmp_path / "corpus" / "manifest.json").write_text(manifest)
+    shutil.copytree(corpus, tmp_path / "corpus")
+    manifest = read_manifest(corpus)
+    del manifest["splits"]["valid"]
+    write_manifest(tmp_path / "corpus", manifest)
     with pytest.raises(ValueError, match="has no validation split"):
         tiny_plan(tmp_path / "corpus").check()
 

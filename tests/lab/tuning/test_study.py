@@ -116,5 +116,10 @@ def test_a_plan_that_was_edited_by_hand(
     tiny_plan(corpus).write(tmp_path)
     table = json.loads((tmp_path / "study.json").read_text())
     (tmp_path / "study.json").write_text(json.dumps(table | change))
+    told_first = "study.json cannot be read: it is not what was written .* removes its checksum too"
+    with pytest.raises(RunError, match=told_first):
+        StudyPlan.read(tmp_path)
+    del table["checksum"]
+    (tmp_path / "study.json").write_text(json.dumps(table | change))
     with pytest.raises(RunError, match=f"study.json cannot be read: {told}"):
         StudyPlan.read(tmp_path)

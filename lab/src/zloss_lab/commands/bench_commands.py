@@ -43,7 +43,14 @@ from zloss_lab.commands.bench_options import (
 from zloss_lab.durable import require_writable
 from zloss_lab.experiments import preset_names
 from zloss_lab.records import write_records
-from zloss_lab.terminal import console, errors, listed_names, positive_numbers, print_plainly
+from zloss_lab.terminal import (
+    console,
+    errors,
+    listed_names,
+    positive_numbers,
+    print_plainly,
+    visible,
+)
 
 bench = typer.Typer(
     help="Measure training steps, evaluation and data. Run nothing else on the machine meanwhile.",
@@ -212,7 +219,7 @@ def show(
     if as_json:
         print(json.dumps([record.to_record() for record in records]))
     elif as_markdown:
-        print("\n\n".join(table.to_markdown() for table in tables(records)))
+        print(visible("\n\n".join(table.to_markdown() for table in tables(records))))
     else:
         _print_tables(records)
     if picture is not None:

@@ -14,7 +14,7 @@ from zloss_lab.corpora.corpus_table import corpus_table
 from zloss_lab.corpora.preparation_options import PreparationOptions
 from zloss_lab.corpora.preparing import prepare
 from zloss_lab.progress_bars import byte_bar
-from zloss_lab.terminal import console, rows_table
+from zloss_lab.terminal import console, errors, print_plainly, rows_table
 
 data = typer.Typer(help="Prepare corpora and look at them.", no_args_is_help=True)
 
@@ -53,11 +53,23 @@ def prepare_corpus(
 @data.command("info")
 def corpus_info(
     folder: Annotated[Path, typer.Argument(help="folder of a prepared corpus")],
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="read all files and compare their checksums, even if nothing has changed",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the splits and the vocabulary of a prepared corpus."""
-    corpus = Corpus.open(folder)
+    with byte_bar(errors) as watch:
+        corpus = Corpus.open(folder, verify=verify, progress=watch)
     if as_json:
         print(json.dumps(corpus.manifest))
-    else:
-        console.print(corpus_table(corpus))
+        return
+    console.print(corpus_table(corpus))
+    if verify:
+        for entry in (corpus.manifest["vocabulary"], *corpus.manifest["splits"].values()):
+            told = f"{entry['words']:,} words, sha256 {entry['sha256']}"
+            print_plainly(console, f"verified {entry['file']}: {told}")

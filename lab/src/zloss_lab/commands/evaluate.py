@@ -11,7 +11,8 @@ from zloss_lab.evaluation import finite
 from zloss_lab.inspection.trained_model import TrainedModel
 from zloss_lab.progress_bars import count_bar
 from zloss_lab.score_table import evaluation_table
-from zloss_lab.terminal import console, errors
+from zloss_lab.terminal import console, errors, print_plainly
+from zloss_lab.training import changed_keys
 
 
 def evaluate(
@@ -30,6 +31,8 @@ def evaluate(
 
     For a sample, ± is half the width of the 95 % confidence interval.
     """
+    for change in changed_keys(folder):
+        print_plainly(errors, change)
     model = TrainedModel.load(folder)
     with count_bar(errors, "examples") as watch:
         results = model.compare(split, limit=limit, progress=watch)

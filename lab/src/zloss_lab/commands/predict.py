@@ -8,7 +8,8 @@ import typer
 
 from zloss_lab.command_options import AsJson
 from zloss_lab.inspection.trained_model import TrainedModel
-from zloss_lab.terminal import console, rows_table
+from zloss_lab.terminal import console, errors, print_plainly, rows_table
+from zloss_lab.training import changed_keys
 
 
 def predict(
@@ -22,6 +23,8 @@ def predict(
     \b
         zloss predict runs/one "the company said it" --top 5
     """
+    for change in changed_keys(folder):
+        print_plainly(errors, change)
     words = TrainedModel.load(folder).predict(text, top)
     rows = [{"word": word, "score": round(score, 4)} for word, score in words]
     if as_json:

@@ -1,5 +1,6 @@
 """The command `zloss train`."""
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from zloss_lab.inspection.run_table import run_row, runs_table
 from zloss_lab.progress_bars import training_bar
 from zloss_lab.runs import CONFIG, Run, RunError
 from zloss_lab.terminal import INTERRUPTED, console, errors, print_plainly
-from zloss_lab.training import Experiment, fit, resumed
+from zloss_lab.training import Experiment, changed_keys, fit, resumed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,8 @@ def train(
         zloss train runs/two --resume
     """
     experiment = _resumed(folder, options) if resume else _new_experiment(options)
+    for change in changed_keys(folder) if resume else ():
+        print_plainly(console, change)
     try:
         with training_bar(console) as watch:
             run = fit(experiment, folder, resume=resume, watch=watch)
@@ -75,7 +78,8 @@ def _new_experiment(options: NewRunOptions) -> Experiment:
             "a new run needs --corpus FOLDER, a prepared corpus: see `zloss data prepare --help`"
         )
     return build_experiment(
-        str(options.corpus.resolve()),  # so that the run can be used from another folder
+        # So that the run can be used from another folder. `Path.resolve` ends in a RuntimeError for a link to itself.
+        os.path.realpath(options.corpus),
         preset_name=options.preset or DEFAULT_PRESET,
         file=options.config,
         settings=options.settings or [],

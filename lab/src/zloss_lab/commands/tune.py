@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ from shlex import quote
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from zloss.names import check_name
 from zloss_lab.command_options import SCORE_HELP, AsJson, given_options, with_options
@@ -18,7 +18,7 @@ from zloss_lab.durable import write_file
 from zloss_lab.evaluation import SCORES
 from zloss_lab.experiments import preset_names
 from zloss_lab.runs import RunError
-from zloss_lab.terminal import INTERRUPTED, console, errors, print_plainly
+from zloss_lab.terminal import INTERRUPTED, PlainConsole, console, errors, print_plainly
 from zloss_lab.tuning.evaluators import Evaluator, OneByOne, Together
 from zloss_lab.tuning.plan import PLAN_FILE, StudyPlan
 from zloss_lab.tuning.recipe import train_command, train_config
@@ -118,7 +118,8 @@ class StudyOptions:
                 "a new study needs --corpus FOLDER and --space NAME; an existing one goes on with --resume"
             )
         return StudyPlan(
-            corpus=str(self.corpus.resolve()),  # workers may start in another folder
+            # Workers may start in another folder. `Path.resolve` ends in a RuntimeError for a link to itself.
+            corpus=os.path.realpath(self.corpus),
             space=space_table(self.space),
             score=self.score or DEFAULT_SCORE,
             preset=self.preset or PRESET_OF_SPACES,
@@ -128,7 +129,7 @@ class StudyOptions:
             prunes=not self.no_prune,
             first=self.first,
             storage=None if self.storage is None else independent_of_place(self.storage),
-            name=self.name or folder.resolve().name,
+            name=self.name or os.path.basename(os.path.realpath(folder)),
         )
 
 
@@ -214,7 +215,7 @@ def best(
         print(json.dumps(trial_row(trial, score) | {"command": command}))
         return
     _print_trials(study, [trial], score)
-    print(command)  # on one line, so that it can be copied
+    print_plainly(console, command)  # on one line, so that it can be copied
 
 
 @tune.command()
@@ -265,7 +266,7 @@ def _checked_score(score: str) -> str:
 
 
 def _print_trials(study: TuningStudy, trials: Sequence[Trial], score: str) -> None:
-    screen = console if console.is_terminal else Console(width=_WIDTH_WITHOUT_SCREEN, emoji=False)
+    screen = console if console.is_terminal else PlainConsole(width=_WIDTH_WITHOUT_SCREEN)
     screen.print(trials_table(trials, study.plan.searched.search, score))
 
 

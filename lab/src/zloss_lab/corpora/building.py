@@ -19,11 +19,12 @@ import numpy.typing as npt
 
 import zloss
 from zloss_lab.corpora.catalogue import SPLITS, Recipe
-from zloss_lab.corpora.corpus import FORMAT, VOCABULARY, type_for
+from zloss_lab.corpora.corpus import type_for
 from zloss_lab.corpora.encoding import Encoder, Numbering, WordNumbers
 from zloss_lab.corpora.errors import CorpusError
 from zloss_lab.corpora.fetching import ByteWatcher
 from zloss_lab.corpora.locating import Files
+from zloss_lab.corpora.manifest import FORMAT, VOCABULARY, tokens_file
 from zloss_lab.corpora.reading import Block, SourceFile
 from zloss_lab.corpora.vocabulary import Counts, Tally, Vocabulary, WordChoice, choose
 
@@ -240,9 +241,9 @@ def _write_splits(
     little_endian = classes.astype(classes.dtype.newbyteorder("<"))
     return {
         split: {
-            "file": f"{split}.tokens",
+            "file": tokens_file(split),
             "words": len(piece),
-            "sha256": _write_split(piece, little_endian, folder / f"{split}.tokens", report),
+            "sha256": _write_split(piece, little_endian, folder / tokens_file(split), report),
         }
         for split, piece in pieces.items()
     }

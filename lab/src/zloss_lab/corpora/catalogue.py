@@ -141,12 +141,12 @@ CATALOGUE: Mapping[str, NamedCorpus] = {
         places=(_LM1B,),
         downloads=(
             Download(
-                f"http://www.statmt.org/lm-benchmark/{_LM1B}.tar.gz",
+                f"https://www.statmt.org/lm-benchmark/{_LM1B}.tar.gz",
                 "01ba60381110baf7f189dfd2b8374de371e8c9a340835793f190bdae9e90a34e",
                 1_792_209_805,
             ),
         ),
-        advice=f"get {_LM1B}.tar.gz (1.8 GB) from http://www.statmt.org/lm-benchmark/",
+        advice=f"get {_LM1B}.tar.gz (1.8 GB) from https://www.statmt.org/lm-benchmark/",
         recipe=Recipe(
             text=TextFormat(boundary="</S>"),
             unknown="<UNK>",
@@ -176,12 +176,12 @@ CATALOGUE: Mapping[str, NamedCorpus] = {
         files={"train": ("text8",)},
         downloads=(
             Download(
-                "http://mattmahoney.net/dc/text8.zip",
+                "https://mattmahoney.net/dc/text8.zip",
                 "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232",
                 31_344_016,
             ),
         ),
-        advice="get text8.zip from http://mattmahoney.net/dc/textdata.html",
+        advice="get text8.zip from https://mattmahoney.net/dc/textdata.html",
         recipe=_ONE_LONG_LINE,
         # 17,005,207 words in all
         expected_words={"train": 15_304_686, "valid": 850_261, "test": 850_260},

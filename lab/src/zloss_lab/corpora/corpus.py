@@ -7,22 +7,20 @@ The folder has these files:
     train.tokens ...  the classes of all words in order, little-endian integers of the smallest sufficient type
 """
 
-import hashlib
-import json
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from zloss_lab.corpora.errors import CorpusError, MissingCorpusError
-from zloss_lab.corpora.reading import sha256_of
+from zloss_lab.corpora.errors import CorpusError
+from zloss_lab.corpora.fetching import ByteWatcher
+from zloss_lab.corpora.manifest import AGAIN, MANIFEST, VOCABULARY, read_manifest, tokens_file
 from zloss_lab.corpora.tokenizing import TextFormat
+from zloss_lab.corpora.verification import TokenFile
 from zloss_lab.corpora.vocabulary import Vocabulary
 
-FORMAT = 1
-MANIFEST = "manifest.json"
-VOCABULARY = "vocabulary.tsv"
 _TYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
@@ -39,21 +37,25 @@ class Corpus:
         self.folder, self.manifest, self.vocabulary = folder, manifest, vocabulary
 
     @classmethod
-    def open(cls, folder: str | Path, *, verify: bool = False) -> "Corpus":
-        """Open a corpus after a check that all files exist and have the right sizes.
+    def open(
+        cls, folder: str | Path, *, verify: bool = False, progress: ByteWatcher | None = None
+    ) -> "Corpus":
+        """Open a corpus after a check of its manifest, its vocabulary and its tokens.
 
-        With `verify` the checksums of all files are checked too, which reads the files. The checksum of the vocabulary
-        is always checked.
+        The checksum of a file of tokens is computed if this machine has not verified the file as it is now. With
+        `verify` it is computed in any case. That reads the file, and `progress` is called with the stage "verify", the
+        bytes done and the bytes in all.
         """
         folder = Path(folder)
         manifest = read_manifest(folder)
-        try:
-            corpus = cls(folder, manifest, _checked_vocabulary(folder, manifest))
-            for split in manifest["splits"]:
-                corpus._check(split, verify=verify)
-            return corpus
-        except (KeyError, TypeError, AttributeError) as error:
-            raise CorpusError(f"{folder / MANIFEST} is damaged: {error!r}. {_AGAIN}") from error
+        corpus = cls(folder, manifest, _checked_vocabulary(folder, manifest))
+        corpus._check_roles()
+        files = [corpus._token_file(split) for split in corpus.splits]
+        for file in files:
+            _require_inside(file.path, folder)
+            file.require_size()
+        _verify(files if verify else [file for file in files if not file.is_verified], progress)
+        return corpus
 
     @property
     def name(self) -> str:
@@ -91,7 +93,7 @@ class Corpus:
             raise CorpusError(
                 f"{self.folder} has no split {name!r}, it has {', '.join(self.splits)}"
             )
-        return np.memmap(self._file(name), dtype=self._dtype, mode="r")
+        return np.memmap(self.folder / tokens_file(name), dtype=self._dtype, mode="r")
 
     def encode(self, text: str) -> list[int]:
         """Return the classes of the words of a text, which is tokenized like the corpus.
@@ -116,21 +118,30 @@ class Corpus:
         word = self.manifest[role]
         return None if word is None else self.vocabulary.id_of(word)
 
-    def _file(self, split: str) -> Path:
-        return self.folder / str(self.manifest["splits"][split]["file"])
+    def _token_file(self, split: str) -> TokenFile:
+        entry = self.manifest["splits"][split]
+        return TokenFile(
+            path=self.folder / tokens_file(split),
+            dtype=self._dtype,
+            words=entry["words"],
+            classes=len(self.vocabulary),
+            sha256=entry["sha256"],
+        )
 
-    def _check(self, split: str, *, verify: bool) -> None:
-        path, entry = self._file(split), self.manifest["splits"][split]
-        expected = entry["words"] * self._dtype.itemsize
-        found = path.stat().st_size if path.is_file() else None
-        if found != expected:
-            what = "is missing" if found is None else f"has {found:,} bytes, expected {expected:,}"
-            raise CorpusError(f"{path} {what}. {_AGAIN}")
-        if verify and sha256_of(path) != entry["sha256"]:
-            raise CorpusError(f"{path} is not what was written (its sha256 differs). {_AGAIN}")
-
-
-_AGAIN = "Remove the folder and prepare the corpus again"
+    def _check_roles(self) -> None:
+        """Refuse a manifest that does not fit the vocabulary."""
+        path = self.folder / MANIFEST
+        for role in ("boundary", "padding", "unknown"):
+            word = self.manifest[role]
+            if word is not None and word not in self.vocabulary:
+                raise CorpusError(
+                    f"{path} is damaged: the {role} {word!r} is not in the vocabulary. {AGAIN}"
+                )
+        expected = type_for(len(self.vocabulary))
+        if self.manifest["dtype"] != expected:
+            raise CorpusError(
+                f"{path} is damaged: dtype is {self.manifest['dtype']!r}, expected {expected!r}. {AGAIN}"
+            )
 
 
 def type_for(num_classes: int) -> str:
@@ -142,32 +153,38 @@ def type_for(num_classes: int) -> str:
     return next(name for name, dtype in _TYPES.items() if num_classes <= 256**dtype.itemsize)
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a prepared corpus; refuse another format."""
-    path = folder / MANIFEST
-    if not path.is_file():
-        raise MissingCorpusError(
-            f"{folder} is no prepared corpus: there is no {MANIFEST}. Make one with `zloss data prepare`"
-        )
-    try:
-        manifest = json.loads(path.read_bytes())
-        found = manifest["format"]
-    except OSError as error:
-        raise CorpusError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorpusError(f"{path} is damaged: {error!r}. {_AGAIN}") from error
-    if found != FORMAT:
-        raise CorpusError(
-            f"{folder} was prepared in format {found}, this version reads format {FORMAT}. {_AGAIN}"
-        )
-    return dict(manifest)
-
-
 def _checked_vocabulary(folder: Path, manifest: dict[str, Any]) -> Vocabulary:
-    entry = manifest["vocabulary"]
-    path = folder / str(entry["file"])
-    vocabulary = Vocabulary.load(path, unknown=manifest["unknown"])
-    is_unchanged = hashlib.sha256(path.read_bytes()).hexdigest() == entry["sha256"]
-    if not is_unchanged or len(vocabulary) != entry["words"]:
-        raise CorpusError(f"{path} is not what was written (its sha256 differs). {_AGAIN}")
+    path, entry = folder / VOCABULARY, manifest["vocabulary"]
+    _require_inside(path, folder)
+    try:
+        vocabulary = Vocabulary.load(path, unknown=manifest["unknown"], sha256=entry["sha256"])
+    except CorpusError as error:
+        raise CorpusError(f"{error}. {AGAIN}") from error
+    if len(vocabulary) != entry["words"]:
+        raise CorpusError(
+            f"{path} has {len(vocabulary):,} words, expected {entry['words']:,}. {AGAIN}"
+        )
     return vocabulary
+
+
+def _require_inside(path: Path, folder: Path) -> None:
+    """Refuse a link to a file outside of the folder of the corpus."""
+    # `Path.resolve` ends in a RuntimeError for a link to itself.
+    end = Path(os.path.realpath(path))
+    if not end.is_relative_to(os.path.realpath(folder)):
+        raise CorpusError(
+            f"{path} is a link to {end}, outside of the corpus: copy that file into the folder instead"
+        )
+
+
+def _verify(files: list[TokenFile], progress: ByteWatcher | None) -> None:
+    done, total = 0, sum(file.size_bytes for file in files)
+
+    def report(more: int) -> None:
+        nonlocal done
+        done += more
+        if progress is not None:
+            progress("verify", done, total)
+
+    for file in files:
+        file.verify(report)

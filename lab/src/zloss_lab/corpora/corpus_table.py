@@ -8,7 +8,9 @@ from zloss_lab.corpora.corpus import Corpus
 
 def corpus_table(corpus: Corpus) -> Table:
     """Return a table with the size of the vocabulary and the words of every split."""
-    title = f"{escape(corpus.name)}: {len(corpus.vocabulary):,} words in the vocabulary"
+    # The name may come from somebody else, and codes for the terminal could change what the user sees.
+    name = "".join(one if one.isprintable() else "\ufffd" for one in corpus.name)
+    title = f"{escape(name)}: {len(corpus.vocabulary):,} words in the vocabulary"
     table = Table("split", title=title, min_width=50)
     table.add_column("words", justify="right")
     for name, split in corpus.manifest["splits"].items():

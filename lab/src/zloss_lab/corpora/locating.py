@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from zloss_lab import durable
+from zloss_lab.corpora.archives import is_archive, unpack
 from zloss_lab.corpora.catalogue import CATALOGUE, SPLITS, NamedCorpus
-from zloss_lab.corpora.corpus import MANIFEST, VOCABULARY
 from zloss_lab.corpora.errors import CorpusError
-from zloss_lab.corpora.fetching import ByteWatcher, download, is_archive, unpack, verify
+from zloss_lab.corpora.fetching import ByteWatcher, download, verify
+from zloss_lab.corpora.manifest import MANIFEST, VOCABULARY
 from zloss_lab.corpora.reading import COMPRESSED, text_name
 
 Files = dict[str, tuple[Path, ...]]  # the files of each split, in order

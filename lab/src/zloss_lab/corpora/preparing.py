@@ -11,10 +11,11 @@ from typing import Any
 from zloss_lab import durable
 from zloss_lab.corpora.building import Manifest, build
 from zloss_lab.corpora.catalogue import CATALOGUE, Recipe
-from zloss_lab.corpora.corpus import MANIFEST, Corpus, read_manifest
+from zloss_lab.corpora.corpus import Corpus
 from zloss_lab.corpora.errors import CorpusError
 from zloss_lab.corpora.fetching import ByteWatcher
 from zloss_lab.corpora.locating import Files, named_files, own_files
+from zloss_lab.corpora.manifest import MANIFEST, read_manifest, write_manifest
 from zloss_lab.corpora.preparation_options import PreparationOptions
 from zloss_lab.corpora.reading import COMPRESSED, sha256_of
 from zloss_lab.corpora.tokenizing import TextFormat
@@ -42,8 +43,8 @@ def prepare(
         folder: the folder for the corpus. It appears when the corpus is complete.
         downloads: the folder for downloaded files. The default is `downloads` beside the folder of the corpus.
         workers: number of worker processes. The default is none for a small corpus and one per core for others.
-        progress: called with the stage ("download", "unpack", "read", "count" or "write"), the bytes done and the
-            bytes in all.
+        progress: called with the stage ("download", "unpack", "read", "count", "write" or "verify"), the bytes done
+            and the bytes in all.
         **options: fields of `PreparationOptions`, such as `min_count=3`.
     """
     chosen = PreparationOptions(**options)
@@ -57,12 +58,12 @@ def prepare(
         files = own_files(Path(name_or_path), chosen.valid, chosen.test)
     else:
         if chosen.source is None and _is_prepared(folder, job):
-            return Corpus.open(folder)
+            return Corpus.open(folder, progress=report)
         kept = folder.parent / "downloads" if downloads is None else Path(downloads)
         files = named_files(job.name, chosen.source, kept / job.name, report)
     if not _is_prepared(folder, job, files):
         _make(folder, job, files, _workers(workers, files), chosen.check_counts, report)
-    return Corpus.open(folder)
+    return Corpus.open(folder, progress=report)
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def _make(
         manifest = build(job.name, job.recipe, files, partial, workers=workers, progress=progress)
         if job.is_named and check_counts:
             _check_counts(job, manifest)
-        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+        write_manifest(partial, manifest)
 
 
 @contextmanager
@@ -142,7 +143,7 @@ def _is_prepared(folder: Path, job: _Job, files: Files | None = None) -> bool:
     manifest = read_manifest(folder)
     asked, found = (
         {"name": job.name, **job.options},
-        {"name": manifest.get("name"), **manifest.get("options", {})},
+        {"name": manifest["name"], **manifest["options"]},
     )
     if different := [key for key in asked if asked[key] != found.get(key)]:
         changes = ", ".join(f"{key} {found.get(key)!r} (now {asked[key]!r})" for key in different)
@@ -157,7 +158,7 @@ def _is_prepared(folder: Path, job: _Job, files: Files | None = None) -> bool:
 
 
 def _same_sources(manifest: Manifest, files: Files) -> bool:
-    recorded = manifest.get("sources", [])
+    recorded = manifest["sources"]
     current = [(split, path) for split, paths in files.items() for path in paths]
     return len(recorded) == len(current) and all(map(_same_source, recorded, current))
 
@@ -202,7 +203,8 @@ def _check_counts(job: _Job, manifest: Manifest) -> None:
 
 def _name_of(path: Path) -> str:
     """Return the name of a file or folder without its endings."""
-    return path.resolve().name.partition(".")[0] or "text"
+    # `Path.resolve` ends in a RuntimeError for a link to itself.
+    return os.path.basename(os.path.realpath(path)).partition(".")[0] or "text"
 
 
 def _workers(asked: int | None, files: Files) -> int:

@@ -10,6 +10,8 @@ import hashlib
 import importlib
 import io
 import lzma
+import os
+import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -71,10 +73,9 @@ class SourceFile:
     """A text file. Its checksum is known after all of its blocks were read."""
 
     def __init__(self, path: Path) -> None:
-        with _readable(path):
+        with readable(path):
             status = path.stat()
-        if path.is_dir():
-            raise CorpusError(f"{path} is a folder: expected a text file")
+        _require_plain(path, status)
         self.path, self.size_bytes, self.mtime_ns = path, status.st_size, status.st_mtime_ns
         self._hash = hashlib.sha256()
 
@@ -85,7 +86,7 @@ class SourceFile:
 
     def blocks(self, report: Callable[[int], None]) -> Iterator[Block]:
         """Yield the text in blocks of about BLOCK_BYTES; `report` is called with the bytes read from the file."""
-        with _readable(self.path), self.path.open("rb", buffering=0) as file:
+        with readable(self.path), opened(self.path) as file:
             raw: Any = io.BufferedReader(_Watched(file, self._hash.update, report), _RAW_BYTES)
             with _decompressed(raw, self.path) as stream:
                 yield from _cut(stream, self.path, BLOCK_BYTES)
@@ -102,8 +103,36 @@ def text_name(path: Path) -> str:
 
 def sha256_of(path: Path) -> str:
     """Return the checksum of a file, which is read in pieces."""
-    with _readable(path), path.open("rb") as file:
+    with readable(path), opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[io.FileIO]:
+    """Open a file for reading, without a buffer. A pipe or a device is refused, because nobody may write to it."""
+    # Without O_NONBLOCK this call would wait for a writer of a pipe.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with readable(path):
+        handle = os.open(path, flags)
+    with io.FileIO(handle, "rb") as file:
+        _require_plain(path, os.fstat(handle))
+        yield file
+
+
+def content_of(path: Path) -> bytes:
+    """Return the content of a file."""
+    with readable(path), opened(path) as file:
+        return file.read()
+
+
+def _require_plain(path: Path, status: os.stat_result) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise CorpusError(f"{path} is a folder: expected a file")
+    if not stat.S_ISREG(status.st_mode):
+        raise CorpusError(
+            f"{path} is a pipe or a device, not a file: write its content to a file first, such as by "
+            f"`cat {path} > text.txt`"
+        )
 
 
 def _cut(stream: IO[bytes], path: Path, size: int) -> Iterator[Block]:
@@ -226,7 +255,7 @@ def _damage() -> tuple[type[Exception], ...]:
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def readable(path: Path) -> Iterator[None]:
     """Turn an error about a file into a `CorpusError` of one sentence."""
     try:
         yield

@@ -1,5 +1,6 @@
 """The words of a corpus with their counts. Class c is the c-th most frequent word of the training split, from 0."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zloss_lab.corpora.errors import CorpusError
+from zloss_lab.corpora.reading import content_of
 
 Counts = npt.NDArray[np.int64]
 
@@ -38,6 +40,8 @@ class Vocabulary:
                 f"expected different words and a count for each, got {len(self.words)} words, {len(self._ids)} of them "
                 f"different, and {len(self.counts)} counts"
             )
+        if (self.counts < 0).any():
+            raise CorpusError(f"expected counts from 0 on, got {self.counts.min()}")
         if unknown is not None and unknown not in self._ids:
             raise CorpusError(f"the unknown word {unknown!r} is not in the vocabulary")
 
@@ -75,13 +79,17 @@ class Vocabulary:
         return "".join(lines).encode()
 
     @classmethod
-    def load(cls, path: Path, *, unknown: str | None = None) -> "Vocabulary":
-        """Read a file of `word TAB count` lines."""
+    def load(
+        cls, path: Path, *, unknown: str | None = None, sha256: str | None = None
+    ) -> "Vocabulary":
+        """Read a file of `word TAB count` lines. If a checksum is given, a file with another one is refused."""
+        data = content_of(path)
+        if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
+            raise CorpusError(f"the vocabulary {path} is not what was written (its sha256 differs)")
         try:
-            return cls.from_bytes(path.read_bytes(), unknown=unknown)
-        except OSError as error:
-            raise CorpusError(f"cannot read the vocabulary {path}: {error.strerror}") from error
-        except ValueError as error:  # also a UnicodeDecodeError
+            return cls.from_bytes(data, unknown=unknown)
+        # Also a UnicodeDecodeError, and an OverflowError for a count beyond 64 bits.
+        except (ValueError, OverflowError) as error:
             raise CorpusError(f"the vocabulary {path} is damaged: {error}") from error
 
     @classmethod

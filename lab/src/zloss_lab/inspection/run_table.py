@@ -1,5 +1,6 @@
 """A table that compares runs, and the search for runs in folders."""
 
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -7,8 +8,11 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from zloss_lab.configuration import ConfigError
 from zloss_lab.runs import CONFIG, Run, RunError, is_run
 from zloss_lab.score_table import heading
+from zloss_lab.terminal import visible
+from zloss_lab.training import resumed
 
 _LEAST_NAME = 14  # characters for the name of a run with the margins of the table
 
@@ -20,7 +24,7 @@ def readable_runs(folders: list[Path]) -> tuple[list[tuple[Run, dict[str, Any]]]
     for run in runs:
         try:
             readable.append((run, run_row(run)))
-        except RunError as error:
+        except (RunError, ConfigError) as error:
             faults.append(str(error))
         except OSError as error:  # such as a folder without permission to read
             faults.append(f"{error.filename}: {error.strerror}")
@@ -29,13 +33,13 @@ def readable_runs(folders: list[Path]) -> tuple[list[tuple[Run, dict[str, Any]]]
 
 def find_runs(folders: list[Path]) -> tuple[list[Run], list[Path]]:
     """Return the runs in these folders or one level below them, each once, and the folders without runs."""
-    found: dict[Path, Run] = {}
+    found: dict[str, Run] = {}
     without = []
     for folder in folders:
         places = [folder, *(sorted(folder.iterdir()) if folder.is_dir() else ())]
         runs = [Run.open(place) for place in places if is_run(place)]
         for run in runs:
-            found.setdefault(run.folder.resolve(), run)
+            found.setdefault(os.path.realpath(run.folder), run)
         if not runs:
             without.append(folder)
     if not found:
@@ -64,14 +68,16 @@ def run_row(run: Run) -> dict[str, Any]:
 
 
 def _head(run: Run) -> dict[str, Any]:
-    """Return head and loss from the config of a run. `RunError` for a config.json of another program."""
+    """Return head and loss that a run was trained with. `RunError` for a config.json of another program."""
     try:
         head = run.config["network"]["head"]
-        return {name: head[name] for name in ("head", "loss")}
+        found = {name: head[name] for name in ("head", "loss")}
     except (KeyError, TypeError) as error:
         raise RunError(
             f"{run.folder / CONFIG} is not the config of a run: it names no head and loss"
         ) from error
+    resumed(run.folder)  # refuses a config that was changed
+    return found
 
 
 def runs_table(rows: list[dict[str, Any]], width: int) -> Table:
@@ -97,4 +103,4 @@ def runs_table(rows: list[dict[str, Any]], width: int) -> Table:
 
 
 def _shown(cell: Any) -> str:
-    return f"{cell:.4g}" if isinstance(cell, float) else str(cell if cell is not None else "")
+    return f"{cell:.4g}" if isinstance(cell, float) else visible("" if cell is None else str(cell))

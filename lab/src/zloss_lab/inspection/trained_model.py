@@ -1,5 +1,6 @@
 """A trained network with its vocabulary, for evaluation and prediction."""
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,11 +39,14 @@ class TrainedModel:
 
     @classmethod
     def load(cls, folder: Path) -> "TrainedModel":
-        """Load the best checkpoint from the folder of a run, or the last one if no checkpoint was validated."""
+        """Load the best checkpoint from the folder of a run, or the last one if no checkpoint was validated.
+
+        If the user has removed the best checkpoint, because it was damaged, a warning says so, and the last is loaded.
+        """
         run, experiment = Run.open(folder), resumed(folder)
         corpus, device = open_corpus(experiment, run), device_of(experiment.device)
         network = build_network(experiment, corpus, device)
-        load_network(network, run.load(run.best_step, device=str(device)), corpus)
+        load_network(network, run.load(_best_present(run), device=str(device)), corpus)
         return cls(network, experiment, corpus)
 
     @property
@@ -93,3 +97,15 @@ class TrainedModel:
         )
         context, _ = ngrams.read(torch.tensor([len(ngrams) - 1], device=self.device))
         return context
+
+
+def _best_present(run: Run) -> int | None:
+    """Return the step of the best checkpoint, or None with a warning if it is gone."""
+    best, steps = run.best_step, run.steps()
+    if best is None or best in steps:
+        return best
+    warnings.warn(
+        f"the best checkpoint of {run.folder}, of step {best}, is gone: the last one is used, of step {steps[-1]}",
+        stacklevel=3,
+    )
+    return None

@@ -13,6 +13,7 @@ from zloss_lab.training.assembly import load_network as load_network
 from zloss_lab.training.assembly import open_corpus as open_corpus
 from zloss_lab.training.experiment import Experiment as Experiment
 from zloss_lab.training.experiment import TrainingConfig as TrainingConfig
+from zloss_lab.training.fitting import changed_keys as changed_keys
 from zloss_lab.training.fitting import fit as fit
 from zloss_lab.training.fitting import resumed as resumed
 from zloss_lab.training.interrupts import deferred_interrupt as deferred_interrupt

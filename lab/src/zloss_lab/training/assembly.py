@@ -3,10 +3,11 @@
 import torch
 from torch.optim import Optimizer
 
+from zloss_lab.checkpoints import RunCheckpoint
 from zloss_lab.corpora import Corpus, MissingCorpusError
 from zloss_lab.networks import NgramNetwork
 from zloss_lab.ngrams import NgramBatches
-from zloss_lab.runs import CONFIG, Run, RunCheckpoint, RunError
+from zloss_lab.runs import CONFIG, Run, RunError
 from zloss_lab.training.experiment import Experiment
 from zloss_lab.training.state import with_prefix
 
@@ -40,7 +41,7 @@ def open_corpus(config: Experiment, run: Run) -> Corpus:
         return Corpus.open(config.corpus)
     except MissingCorpusError as error:
         noted = run.folder / CONFIG
-        if not noted.exists():
+        if not noted.exists() or not run.steps():
             raise
         raise MissingCorpusError(
             f"{error}, or change `corpus` in {noted} where it has moved"
@@ -50,7 +51,10 @@ def open_corpus(config: Experiment, run: Run) -> Corpus:
 def batches_of(
     corpus: Corpus, split: str, config: Experiment, device: torch.device, *, shuffle: bool = True
 ) -> NgramBatches:
-    """Return the n-grams of a split with the settings of an experiment."""
+    """Return the n-grams of a split with the settings of an experiment.
+
+    `Corpus.open` has checked that every token has a word. On a GPU another one would break the device.
+    """
     return NgramBatches(
         corpus.split(split),
         context=config.network.context,
@@ -85,7 +89,7 @@ def build_optimizers(config: Experiment, network: NgramNetwork) -> list[Optimize
 
 def load_network(network: NgramNetwork, checkpoint: RunCheckpoint, corpus: Corpus) -> None:
     """Load the weights of a checkpoint into a network. A checkpoint for other words than the corpus is refused."""
-    classes, vocabulary = checkpoint.state.get("classes"), checkpoint.state.get("vocabulary")
+    classes, vocabulary = checkpoint.state.classes, checkpoint.state.vocabulary
     if classes != network.head.num_classes or vocabulary != corpus.vocabulary_sha256:
         raise RunError(
             f"the checkpoint has {classes} classes, the vocabulary {network.head.num_classes}, or other words: "

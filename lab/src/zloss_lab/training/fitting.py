@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from zloss_lab.configuration import ConfigError, differing, from_table, to_table
 from zloss_lab.runs import CONFIG, Run, RunError
@@ -34,8 +35,6 @@ def fit(
         raise RunError(
             f"{folder} was started with another config: resume it with its own, or start a new run"
         )
-    if resume and run.steps():
-        _require_continued(config, run)
     if not resume:
         run.require_new()
     # A trainer is made before anything is written, because a wrong config fails here.
@@ -55,24 +54,44 @@ def fit(
 
 
 def resumed(folder: Path) -> Experiment:
-    """Return the config of a run that exists, to resume the run with it."""
+    """Return the config of a run that exists, to resume the run or to apply its network.
+
+    A config is refused if it differs from the one of the last checkpoint in a key that may not be changed. Before the
+    first checkpoint no key may be changed.
+    """
     run = Run.open(folder)
     try:
-        return from_table(Experiment, run.config)
+        config = from_table(Experiment, run.config)
     except ConfigError as error:
         raise ConfigError(f"{folder / CONFIG}: {error}") from error
-
-
-def _require_continued(config: Experiment, run: Run) -> None:
-    """Refuse a config in which other keys than the changeable ones differ from the config of the checkpoint."""
-    try:
-        trained_with = to_table(from_table(Experiment, run.state().get("config", {})))
-    except ConfigError as error:
-        raise run.unusable(run.steps()[-1], error) from error
-    for key, (old, new) in differing(trained_with, to_table(config)).items():
+    if not run.steps():
+        run.require_unchanged_config()
+    for key, (old, new) in _changes(run, config).items():
         if key not in _CHANGEABLE:
             may = ", ".join(name.rpartition(".")[2] for name in _CHANGEABLE)
             raise RunError(
                 f"{key} in {run.folder / CONFIG} is {json.dumps(new)}, and the run was trained with "
                 f"{json.dumps(old)}: change it back, or start a new run (these may be changed: {may})"
             )
+    return config
+
+
+def changed_keys(folder: Path) -> list[str]:
+    """Return a line for each key that was changed in the config of a run since its last checkpoint."""
+    run = Run.open(folder)
+    return [
+        f"{key} is {json.dumps(new)} in {folder / CONFIG}, and was {json.dumps(old)} so far"
+        for key, (old, new) in _changes(run, resumed(folder)).items()
+    ]
+
+
+def _changes(run: Run, config: Experiment) -> dict[str, tuple[Any, Any]]:
+    """Return the pairs of values, by key, in which the config of the last checkpoint differs from this one."""
+    steps = run.steps()
+    if not steps:
+        return {}
+    try:
+        trained_with = to_table(from_table(Experiment, run.state().config))
+    except ConfigError as error:
+        raise run.unusable(steps[-1], error) from error
+    return differing(trained_with, to_table(config))

@@ -4,32 +4,28 @@ With the schedule "plateau" the learning rates fall when the validation score st
 lower rates no longer help. With "linear" they fall to zero over the whole run and do not depend on the scores.
 """
 
-from dataclasses import dataclass
+import math
+import sys
 
+from zloss_lab.checkpoints import ScheduleState
 from zloss_lab.training.experiment import TrainingConfig
 
 # Number of learning rates of the linear schedule. A CUDA graph contains the rate, so each change needs a new capture.
 STAGES = 20
 
 
-@dataclass
-class Schedule:
-    """The state of a schedule: the factor of the learning rates, and the validation scores that led to it."""
-
-    factor: float = 1.0  # of the learning rates
-    best: float | None = None
-    best_step: int | None = None
-    waiting: int = 0  # validations since the best
-    lowered: int = 0  # times since the best
+class Schedule(ScheduleState):
+    """The schedule of a training, which validation scores change."""
 
     def update(self, score: float, step: int, config: TrainingConfig) -> bool:
         """Add a validation score, where lower is better, and return whether it is the best so far."""
+        score = math.inf if math.isnan(score) else score
         if self.best is None or score < self.best:
             self.best, self.best_step, self.waiting, self.lowered = score, step, 0, 0
             return True
         self.waiting += 1
         if config.schedule == "plateau" and self.waiting > config.patience:
-            self.factor *= config.lr_factor
+            self.factor = max(self.factor * config.lr_factor, sys.float_info.min)
             self.waiting, self.lowered = 0, self.lowered + 1
         return False
 

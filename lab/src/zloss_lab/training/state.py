@@ -1,11 +1,15 @@
-"""Conversion of the state of optimizers and random numbers to named tensors and to values for JSON."""
+"""Conversion of the state of optimizers and random numbers to named tensors."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import Adam, Optimizer, SparseAdam
+
+# What the optimizers with a state hold for each parameter, once they have taken a step.
+_OF_ADAM = ("step", "exp_avg", "exp_avg_sq")
+_STATES: dict[type[Optimizer], tuple[str, ...]] = {Adam: _OF_ADAM, SparseAdam: _OF_ADAM}
 
 
 def with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -17,36 +21,40 @@ def with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     }
 
 
-def split_states(
-    optimizers: Sequence[Optimizer],
-) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """Return the states of optimizers as tensors by name, and a table for JSON with the rest of each state."""
-    tensors: dict[str, Tensor] = {}
-    tables = []
-    for number, optimizer in enumerate(optimizers):
-        state = optimizer.state_dict()
-        numbers: dict[str, Any] = {}
-        for parameter, values in state["state"].items():
-            for name, value in values.items():
-                if isinstance(value, Tensor):
-                    tensors[f"optimizer.{number}.{parameter}.{name}"] = value
-                else:
-                    numbers[f"{parameter}.{name}"] = value
-        tables.append({"groups": state["param_groups"], "numbers": numbers})
-    return tensors, tables
+def tensors_of(optimizers: Sequence[Optimizer]) -> dict[str, Tensor]:
+    """Return the states of optimizers as tensors by name. Whole numbers become tensors of one number.
+
+    Parameter groups are left out: they follow from the config and from the schedule.
+    """
+    return {
+        f"optimizer.{number}.{parameter}.{name}": torch.as_tensor(value)
+        for number, optimizer in enumerate(optimizers)
+        for parameter, values in optimizer.state_dict()["state"].items()
+        for name, value in values.items()
+    }
 
 
-def restore_states(
-    optimizers: Sequence[Optimizer], tensors: dict[str, Tensor], tables: list[dict[str, Any]]
-) -> None:
-    """Load the states that `split_states` returned into optimizers."""
+def restore_optimizers(optimizers: Sequence[Optimizer], tensors: dict[str, Tensor]) -> None:
+    """Load the states that `tensors_of` returned into new optimizers. `ValueError` for states of other optimizers."""
     for number, optimizer in enumerate(optimizers):
+        whole = optimizer.state_dict()
+        own = with_prefix(tensors, f"optimizer.{number}.")
+        shapes = [tuple(one.shape) for group in optimizer.param_groups for one in group["params"]]
+        names = _STATES.get(type(optimizer), ())
+        wanted = {
+            f"{place}.{name}": (place, name) for place in range(len(shapes)) for name in names
+        }
+        if own.keys() != wanted.keys():
+            differing = ", ".join(sorted(own.keys() ^ wanted.keys()))
+            raise ValueError(f"the state of optimizer {number} has other parts: {differing}")
         state: dict[int, dict[str, Any]] = {}
-        values = with_prefix(tensors, f"optimizer.{number}.") | tables[number]["numbers"]
-        for path, value in values.items():
-            parameter, _, name = path.partition(".")
-            state.setdefault(int(parameter), {})[name] = value
-        optimizer.load_state_dict({"state": state, "param_groups": tables[number]["groups"]})
+        for path, (place, name) in wanted.items():
+            value = own[path]
+            if tuple(value.shape) != (() if name == "step" else shapes[place]):
+                raise ValueError(f"optimizer.{number}.{path} has the shape {tuple(value.shape)}")
+            is_count = not value.is_floating_point()
+            state.setdefault(place, {})[name] = value.item() if is_count else value
+        optimizer.load_state_dict({**whole, "state": state})
 
 
 def random_states(device: torch.device) -> dict[str, Tensor]:

@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 import zloss
+from zloss.inputs import NotFiniteError
+from zloss_lab.checkpoints import CheckpointState, RunCheckpoint
 from zloss_lab.configuration import to_table
 from zloss_lab.evaluation import Evaluation, evaluate, finite, require_score
-from zloss_lab.runs import Run, RunCheckpoint, RunError
+from zloss_lab.runs import Run, RunError
 from zloss_lab.stopwatch import Stopwatch
 from zloss_lab.training.assembly import (
     batches_of,
@@ -33,9 +35,9 @@ from zloss_lab.training.progress import TrainingProgress, TrainingWatcher
 from zloss_lab.training.schedule import Schedule, linear_factor
 from zloss_lab.training.state import (
     random_states,
-    restore_states,
+    restore_optimizers,
     set_random_states,
-    split_states,
+    tensors_of,
     with_prefix,
 )
 from zloss_lab.training.stepping import TrainingStepper
@@ -145,14 +147,20 @@ class Trainer:
 
     @contextmanager
     def _refusal_explained(self) -> Iterator[None]:
-        """Turn the refusal of a layer into a `DivergedError`.
+        """Turn the refusal of infinite or far too large numbers into a `DivergedError`, any other into a `RunError`.
 
-        A layer refuses numbers that are infinite or far too large. On a GPU the numbers may be some steps old.
+        On a GPU the numbers may be some steps old.
         """
         try:
             yield
-        except (ValueError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and _OVERFLOWS not in str(error):
+        except (NotFiniteError, zloss.RefusedStepError) as error:
+            raise self._diverged(str(error)) from error
+        except ValueError as error:  # nothing that other learning rates would change
+            raise RunError(
+                f"step {self.step}: {error}; the run stays as it was at its last checkpoint, in {self.run.folder}"
+            ) from error
+        except RuntimeError as error:
+            if _OVERFLOWS not in str(error):
                 raise
             raise self._diverged(str(error)) from error
 
@@ -254,18 +262,16 @@ class Trainer:
             f"network.{name}": tensor.detach() for name, tensor in self.network.state_dict().items()
         }
         tensors |= {f"random.{name}": state for name, state in random_states(self.device).items()}
-        tensors_of_optimizers, options = split_states(self.optimizers)
-        tensors |= tensors_of_optimizers
-        state = {
-            "step": self.step,
-            "seconds": self.stopwatch.lap(),
-            "schedule": asdict(self.schedule),
-            "optimizers": options,
-            "classes": self.network.head.num_classes,
-            "vocabulary": self.corpus.vocabulary_sha256,
-            "config": to_table(self.config),
-        }
-        self.run.save(RunCheckpoint(self.step, tensors, state), keep=self.config.training.keep)
+        state = CheckpointState(
+            step=self.step,
+            seconds=self.stopwatch.lap(),
+            schedule=self.schedule,
+            classes=self.network.head.num_classes,
+            vocabulary=self.corpus.vocabulary_sha256,
+            config=to_table(self.config),
+        )
+        tensors |= tensors_of(self.optimizers)
+        self.run.save(RunCheckpoint(tensors, state), keep=self.config.training.keep)
 
     def _save_once(self) -> None:
         if self.step in self.run.steps():
@@ -278,7 +284,7 @@ class Trainer:
         load_network(self.network, checkpoint, self.corpus)
         try:
             self._restore_rest(checkpoint)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, RuntimeError, ValueError) as error:
             raise self.run.unusable(checkpoint.step, f"{type(error).__name__}, {error}") from error
         self.step = checkpoint.step
         self._timed_from = self.step + _UNTIMED_STEPS
@@ -287,7 +293,8 @@ class Trainer:
 
     def _restore_rest(self, checkpoint: RunCheckpoint) -> None:
         """Restore the optimizers, the schedule, the stopwatch and the random numbers."""
-        restore_states(self.optimizers, checkpoint.tensors, checkpoint.state["optimizers"])
-        self.schedule = Schedule(**checkpoint.state["schedule"])
-        self.stopwatch = Stopwatch(checkpoint.state["seconds"])
+        restore_optimizers(self.optimizers, checkpoint.tensors)
+        self.schedule = Schedule(**asdict(checkpoint.state.schedule))
+        self._set_rates()
+        self.stopwatch = Stopwatch(checkpoint.state.seconds)
         set_random_states(with_prefix(checkpoint.tensors, "random."), self.device)

@@ -22,11 +22,13 @@ import torch
 
 from zloss.heads.config import HEADS, LOSSES, HeadConfig
 from zloss.names import check_name
+from zloss_lab.checksums import CHECKSUM, sealed, unsealed
 from zloss_lab.configuration import ConfigError, from_table, overridden, to_table
 from zloss_lab.corpora import Corpus
 from zloss_lab.durable import write_file
 from zloss_lab.evaluation import require_score
 from zloss_lab.experiments import build_table, parse_settings
+from zloss_lab.json_text import read_json_object
 from zloss_lab.runs import RunError
 from zloss_lab.training import Experiment, batches_of, device_of
 from zloss_lab.tuning.space import Space
@@ -137,7 +139,9 @@ class StudyPlan:
 
     def write(self, folder: Path) -> None:
         """Write the plan into the folder of its study."""
-        write_file(folder / PLAN_FILE, json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+        write_file(
+            folder / PLAN_FILE, json.dumps(sealed(dataclasses.asdict(self)), indent=2) + "\n"
+        )
 
     @classmethod
     def read(cls, folder: Path) -> "StudyPlan":
@@ -148,9 +152,13 @@ class StudyPlan:
                 f"{folder} is not a study: there is no {PLAN_FILE} in it; name a folder that `zloss tune run` has made"
             )
         try:
-            return from_table(cls, json.loads(path.read_text(encoding="utf-8")))
+            table = read_json_object(path)
+            # The user may remove the checksum, together with a change on purpose.
+            return from_table(cls, unsealed(table) if CHECKSUM in table else table)
         except (OSError, ValueError) as error:
-            raise RunError(f"{path} cannot be read: {error}") from error
+            raise RunError(
+                f"{path} cannot be read: {error}; whoever changes it on purpose removes its {CHECKSUM} too"
+            ) from error
 
 
 def _known_keys(experiment: Experiment) -> Iterator[str]:

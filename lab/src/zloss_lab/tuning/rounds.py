@@ -7,6 +7,7 @@ import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import TrialState
 
+from zloss_lab.checksums import CHECKSUM
 from zloss_lab.evaluation import Evaluation
 from zloss_lab.training import Experiment
 from zloss_lab.tuning.evaluators import Ending
@@ -21,6 +22,7 @@ from zloss_lab.tuning.trials import (
     ValidationScores,
     best_validation,
     cost,
+    reported,
     scores_of,
 )
 from zloss_lab.tuning.workers import GIVEN_UP, WORKER, own_name
@@ -81,10 +83,10 @@ class Round:
         return cost({score: None if math.isnan(reported) else reported}, score)
 
     def _note(self, number: int, scores: ValidationScores) -> None:
-        curve, value = self._curves[number], scores.get(self._plan.score)
+        curve = self._curves[number]
         curve.append(scores)
         try:
-            self._trials[number].report(math.nan if value is None else value, step=len(curve))
+            self._trials[number].report(reported(scores, self._plan.score), step=len(curve))
         except UpdateFinishedTrialError:
             self._given_up.add(number)
 
@@ -114,6 +116,7 @@ class Round:
         if state in ("diverged", "failed"):
             trial.set_user_attr(ENDING, state)
             trial.set_user_attr(WHY, ending.why)
+        trial.set_user_attr(CHECKSUM, self._view(number, state, ending.why).checksum())
         if best is not None and state == "complete":
             stored = self._study.tell(trial, best[self._plan.score], skip_if_finished=True)
         else:
@@ -136,7 +139,8 @@ def begun_trials(study: optuna.Study, plan: StudyPlan) -> list[Trial]:
     """Return all trials of a study that any worker has begun."""
     begun = [state for state in TrialState if state != TrialState.WAITING]
     return [
-        Trial.of(frozen, plan.searched) for frozen in study.get_trials(deepcopy=False, states=begun)
+        Trial.of(frozen, plan.searched, plan.score)
+        for frozen in study.get_trials(deepcopy=False, states=begun)
     ]
 
 

@@ -26,7 +26,7 @@ from zloss_lab.tuning.evaluators import RUNNING_PREFIX, Evaluator
 from zloss_lab.tuning.plan import PLAN_FILE, StudyPlan
 from zloss_lab.tuning.rounds import Round, StudyWatcher, begun_trials
 from zloss_lab.tuning.sampling import NumberedTPE
-from zloss_lab.tuning.trial_storage import DATABASE, explained, optuna_study
+from zloss_lab.tuning.trial_storage import DATABASE, explained, optuna_study, reading
 from zloss_lab.tuning.trials import Trial
 from zloss_lab.tuning.workers import abandoned, signs_of_life
 
@@ -43,7 +43,11 @@ class TuningStudy:
         self._sampler = NumberedTPE(plan.seed)
         for name in (str(folder), plan.name):
             require_utf8(name)
-        with explained(folder):
+        if not makes and plan.storage is None and not (folder / DATABASE).exists():
+            raise RunError(
+                f"the trials of {folder} are gone: restore its {DATABASE}, or begin a new study"
+            )
+        with explained(folder), reading(folder):
             self._study = optuna_study(folder, plan, self._sampler, makes=makes)
 
     @classmethod
@@ -66,7 +70,9 @@ class TuningStudy:
             _require_trainable(plan, evaluator)
         with tidied(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            study = cls(folder, plan, makes=True)
+            study = cls(
+                folder, plan, makes=is_new
+            )  # the trials of a study with a plan may not be gone
             with explained(folder):
                 study._require_same_in_storage()
             plan.write(folder)  # last, when nothing can go wrong any more
@@ -75,12 +81,7 @@ class TuningStudy:
     @classmethod
     def open(cls, folder: Path) -> "TuningStudy":
         """Open a study that exists."""
-        plan = StudyPlan.read(folder)
-        if plan.storage is None and not (folder / DATABASE).exists():
-            raise RunError(
-                f"the trials of {folder} are gone: restore its {DATABASE}, or begin a new study"
-            )
-        return cls(folder, plan, makes=False)
+        return cls(folder, StudyPlan.read(folder), makes=False)
 
     def _require_same_in_storage(self) -> None:
         """Raise an error where another worker, in a folder of its own, began this study with another plan."""
@@ -95,7 +96,11 @@ class TuningStudy:
 
     def trials(self) -> list[Trial]:
         """Return all trials so far, in the order in which they began."""
-        return begun_trials(self._study, self.plan)
+        with reading(self.folder):
+            trials = begun_trials(self._study, self.plan)
+            if [trial.number for trial in trials] != list(range(len(trials))):
+                raise ValueError("some of them are missing")
+        return trials
 
     def missing(self) -> int:
         """Return the number of trials that have still to begin. Running trials count as begun, interrupted ones not."""
@@ -114,7 +119,9 @@ class TuningStudy:
                 self._run_round(evaluator, count, watch)
 
     def _missing_now(self) -> int:
-        for frozen in abandoned(self._study):
+        with reading(self.folder):
+            gone = abandoned(self._study)
+        for frozen in gone:
             self._study.tell(frozen.number, state=TrialState.FAIL, skip_if_finished=True)
         self._remove_leftovers()
         return self.missing()

@@ -1,8 +1,9 @@
 """The storage of trials: SQLite in the folder of the study, or any database that Optuna can use."""
 
+import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from optuna.storages import RDBStorage
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
+from zloss_lab.configuration import ConfigError
 from zloss_lab.evaluation import is_made_large
 from zloss_lab.runs import RunError
 from zloss_lab.tuning.plan import StudyPlan
@@ -20,6 +22,8 @@ from zloss_lab.tuning.plan import StudyPlan
 DATABASE = "study.db"
 _LOCK_TIMEOUT_S = 60  # for SQLite, which several workers write to
 _OPENING_ATTEMPTS = 5
+_LONGEST_REASON = 300  # characters; SQLite shows the whole of a row
+_RESTORE = "restore it, or begin a new study in another folder"
 # Drivers whose distributions on PyPI have other names than their modules.
 _PACKAGES = {
     "psycopg": "'psycopg[binary]'",
@@ -32,7 +36,8 @@ def optuna_study(
     folder: Path, plan: StudyPlan, sampler: BaseSampler, *, makes: bool
 ) -> optuna.Study:
     """Return the study as Optuna has it. If `makes` is true, a missing one is made; else nothing is written."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)  # `study_display` shows the progress
+    # `study_display` shows the progress, and an error of the lab names a damaged row.
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     storage, pruner = _storage(folder, plan), NopPruner()  # see pruning.py
     if not makes:
         try:
@@ -41,7 +46,8 @@ def optuna_study(
             )
         except KeyError as error:
             raise RunError(
-                f"the trials of {folder} are gone: its storage has no study {plan.name!r}"
+                f"the trials of {folder} are gone: its storage has no study {plan.name!r}; restore it, or begin a new "
+                "study in another folder"
             ) from error
     return optuna.create_study(
         storage=storage,
@@ -79,9 +85,26 @@ def independent_of_place(url: str) -> str:
 def _storage(folder: Path, plan: StudyPlan) -> RDBStorage:
     if plan.storage is not None:
         return _opened(plan.storage, {})
+    _require_whole(folder / DATABASE)
     url = URL.create("sqlite", database=str(folder / DATABASE)).render_as_string()
     escaped = url.replace("{", "{{").replace("}", "}}")  # Optuna formats the URL
     return _opened(escaped, {"connect_args": {"timeout": _LOCK_TIMEOUT_S}})
+
+
+def _require_whole(database: Path) -> None:
+    """Refuse an SQLite file whose tables and indices do not fit together: rows would be missing in silence."""
+    if not database.exists():
+        return
+    try:
+        with closing(sqlite3.connect(database, timeout=_LOCK_TIMEOUT_S)) as connection:
+            faults = connection.execute("PRAGMA integrity_check(1)").fetchall()
+    except sqlite3.Error as error:
+        reason = " ".join(str(error).split())  # a statement in SQL may have several lines
+        raise RunError(
+            f"{database} cannot be read: {reason[:_LONGEST_REASON]}; {_RESTORE}"
+        ) from error
+    if faults != [("ok",)]:
+        raise RunError(f"{database} is damaged: {' '.join(faults[0][0].split())}; {_RESTORE}")
 
 
 def _opened(url: str, engine_options: dict[str, Any]) -> RDBStorage:
@@ -111,10 +134,34 @@ def _missing_driver(error: ImportError) -> str:
 
 
 @contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Turn whatever Optuna raises for values that it cannot have stored into a `RunError`."""
+    try:
+        yield
+    except (SQLAlchemyError, optuna.exceptions.OptunaError) as error:
+        raise RunError(_storage_fault(folder, error)) from error
+    except (ArithmeticError, AssertionError, AttributeError, LookupError) as error:
+        raise _damaged(folder, repr(error)) from error
+    except (TypeError, ValueError) as error:
+        if isinstance(error, RunError | ConfigError):
+            raise
+        raise _damaged(folder, error) from error
+
+
+def _damaged(folder: Path, why: object) -> RunError:
+    reason = " ".join(str(why).split())
+    return RunError(f"the trials of {folder} are damaged: {reason}; {_RESTORE}")
+
+
+def _storage_fault(folder: Path, error: Exception) -> str:
+    reason = str(error.__cause__ or error).partition("\n")[0][:_LONGEST_REASON]
+    return f"the storage of the study {folder} cannot be used: {reason}"
+
+
+@contextmanager
 def explained(folder: Path) -> Iterator[None]:
     """Turn an error of the database or of Optuna into a `RunError` of one line."""
     try:
         yield
     except (SQLAlchemyError, optuna.exceptions.OptunaError) as error:
-        reason = str(error.__cause__ or error).partition("\n")[0]
-        raise RunError(f"the storage of the study {folder} cannot be used: {reason}") from error
+        raise RunError(_storage_fault(folder, error)) from error

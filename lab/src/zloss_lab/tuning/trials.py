@@ -7,10 +7,11 @@ from typing import Any, Literal
 
 from optuna.trial import FrozenTrial, TrialState
 
+from zloss_lab.checksums import CHECKSUM, content_checksum
 from zloss_lab.evaluation import Evaluation, finite, is_made_large, named_scores
 from zloss_lab.tuning.space import Space
 
-# Attributes of a trial in its storage.
+# Attributes of a trial in its storage, beside its checksum.
 CURVE, ENDING, WHY = "curve", "ending", "why"
 
 TrialStatus = Literal["running", "complete", "pruned", "diverged", "failed", "interrupted"]
@@ -38,10 +39,16 @@ class Trial:
     seconds: float | None  # None while it runs
 
     @classmethod
-    def of(cls, frozen: FrozenTrial, space: Space) -> "Trial":
-        """Return the trial that Optuna's storage has."""
+    def of(cls, frozen: FrozenTrial, space: Space, score: str) -> "Trial":
+        """Return the trial that Optuna's storage has. `ValueError` for one that is not what was stored at its end.
+
+        Args:
+            frozen: the trial.
+            space: the space of the study.
+            score: the score of the study, whose values Optuna has as well.
+        """
         attributes = frozen.user_attrs
-        return cls(
+        trial = cls(
             number=frozen.number,
             state=attributes.get(ENDING, _STATES[frozen.state]),
             settings=space.settings(frozen.params),
@@ -49,6 +56,13 @@ class Trial:
             why=attributes.get(WHY, ""),
             seconds=None if frozen.duration is None else frozen.duration.total_seconds(),
         )
+        if frozen.state in (TrialState.COMPLETE, TrialState.PRUNED):
+            _check(trial, frozen, space, score)
+        return trial
+
+    def checksum(self) -> str:
+        """Return the checksum of the choice and of the results."""
+        return content_checksum((self.number, self.state, self.settings, self.curve, self.why))
 
     def best(self, score: str) -> ValidationScores | None:
         """Return the best validation by a score, or None where no validation has this score."""
@@ -63,6 +77,25 @@ class Trial:
     def is_judged(self) -> bool:
         """True if the scores of the trial can be compared with others: it is complete, or was pruned."""
         return self.state in ("complete", "pruned")
+
+
+def reported(scores: ValidationScores, score: str) -> float:
+    """Return the value of a validation for Optuna, which has NaN for a missing score."""
+    value = scores.get(score)
+    return math.nan if value is None else value
+
+
+def _check(trial: Trial, frozen: FrozenTrial, space: Space, score: str) -> None:
+    """Refuse a trial that has ended and whose parts are not what was stored: the search would go by wrong numbers."""
+    if frozen.user_attrs.get(CHECKSUM) != trial.checksum():
+        raise ValueError(f"trial {trial.number} differs from its checksum")
+    curve = [reported(scores, score) for scores in trial.curve]
+    stored = [value for _, value in sorted(frozen.intermediate_values.items())]
+    # The value of a pruned trial is its last one, which is compared above.
+    is_other = frozen.state == TrialState.COMPLETE and frozen.value != trial.value(score)
+    known = {key: space.distributions[key] for key in frozen.params}
+    if str(stored) != str(curve) or is_other or frozen.distributions != known:
+        raise ValueError(f"trial {trial.number} has values that differ from its curve")
 
 
 def cost(scores: ValidationScores, score: str) -> float:
