@@ -1,12 +1,12 @@
 """The models of table 2, as large_text_models.toml describes them: a network of the paper with an output layer."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
 from zloss_lab.configuration import dotted
+from zloss_lab.toml_tables import named_table
 
 CONSTANT = "constant"  # the key of the model that always predicts the most frequent words
 
@@ -28,8 +28,7 @@ class LargeTextModel:
 
 def _read() -> tuple[Mapping[str, Any], Mapping[str, LargeTextModel]]:
     """Return the settings of all models, and the models by key."""
-    file = resources.files("reproduction").joinpath("large_text_models.toml")
-    tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    tables = named_table(resources.files("reproduction"), "large_text_models")
     common = tables.pop("every")
     models = {
         key: LargeTextModel(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zloss_lab.configuration import differing, dotted, from_table, overridden, to_table
-from zloss_lab.corpora.corpus import read_manifest
+from zloss_lab.corpora.manifest import read_manifest
 from zloss_lab.training import Experiment
 
 # The key of the text, whose value is its name and not its folder. The same settings on another text are another choice.

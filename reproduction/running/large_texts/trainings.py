@@ -80,7 +80,7 @@ def _result(text: LargeText, model: str, run: Run, shared: dict[str, Any]) -> La
         network=preset_of(model),
         budget=text.budget.key,
         budget_s=text.budget.seconds,
-        train_s=run.state()["seconds"],
+        train_s=run.state().seconds,
         epochs=run.metrics()[-1]["epoch"],
         valid=valid,
         test=test,

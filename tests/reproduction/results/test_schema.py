@@ -95,7 +95,7 @@ def test_scores_of_an_evaluation_have_six_digits_and_are_finite() -> None:
         (
             "figure2",
             {"test": made_up.split(made_up.LEVEL | {"mrr": float("nan")})},
-            '[test] "mrr" must be a finite number',
+            "NaN is no JSON: numbers are finite",
         ),
         ("figure3", {"a": -0.1}, '"a" must be a finite number from 0 on'),
         ("figure4", {"curve": []}, '"curve" must be a list of points'),
@@ -124,7 +124,7 @@ def test_a_mistake_names_file_and_line(
 ) -> None:
     good = FIRST[name]()
     made_up.keep(tmp_path / f"{name}.jsonl", [good | {"seed": 7}, good | change])
-    with pytest.raises(ValueError, match="line 2: ") as error:
+    with pytest.raises(ValueError, match=r"line 2\b") as error:
         PaperResults.read(tmp_path)
     assert complaint in str(error.value)
     assert f"{name}.jsonl" in str(error.value)

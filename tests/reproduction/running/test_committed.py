@@ -1,6 +1,5 @@
 """The committed records: a command that is run again finds them, and trains nothing."""
 
-import json
 import re
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from reproduction.running.parameter_figures import A_KEY, B_KEY
 from reproduction.running.sources import SettingsPlaces
 from reproduction.running.studies import SCORE
 from zloss_lab.corpora import Corpus
+from zloss_lab.corpora.manifest import write_manifest
 
 COMMITTED = Path(__file__).parents[3] / "reproduction" / "records"
 # Of the words of the texts, which are not here: digests have them.
@@ -40,7 +40,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> dict[str, C
         if name in WITHOUT_SENTENCES:
             manifest["boundary"] = None
         found[name] = Corpus(tmp_path_factory.mktemp(name), manifest, small.vocabulary)
-        (found[name].folder / "manifest.json").write_text(json.dumps(manifest))
+        write_manifest(found[name].folder, manifest)
     return found
 
 

@@ -1,6 +1,5 @@
 """Figures 2 and 5 on the command line: every loss, tuned for each score."""
 
-import json
 import re
 import shutil
 from dataclasses import replace
@@ -16,6 +15,7 @@ from reproduction.running.studies import SearchedLoss
 from reproduction.scores import PAPER_SCORES
 from tests.reproduction.running.command_line import run, typed
 from tests.reproduction.running.small import flags, lines
+from zloss_lab.corpora.manifest import read_manifest, write_manifest
 from zloss_lab.evaluation import Evaluation
 from zloss_lab.sidebyside import SideBySide
 from zloss_lab.training import Experiment
@@ -82,8 +82,7 @@ def test_the_same_settings_on_another_text_are_another_choice(
 ) -> None:
     other = tmp_path / "other"
     shutil.copytree(corpus, other)
-    manifest = json.loads((other / "manifest.json").read_text())
-    (other / "manifest.json").write_text(json.dumps(manifest | {"name": "other"}))
+    write_manifest(other, read_manifest(other) | {"name": "other"})
     asked = ["figure2", *folders, *typed("--scores mrr --losses softmax")]
     assert run(*asked, "--seeds", 1) == 0
     before = lines(tmp_path, "figure2")

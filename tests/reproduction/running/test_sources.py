@@ -1,6 +1,5 @@
 """Settings from studies or from records: records make a search unnecessary."""
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from reproduction.scores import PAPER_SCORES
 from tests.reproduction.report import made_up
 from tests.reproduction.running.command_line import run, typed
 from tests.reproduction.running.small import flags, lines, small_corpus
+from zloss_lab.corpora.manifest import read_manifest, write_manifest
 from zloss_lab.records import Record, write_records
 from zloss_lab.training import Experiment
 
@@ -28,8 +28,7 @@ OF_PROVENANCE = ("device", "versions", "commit")
 def ptb(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small text by the name of that of the committed records, most of which have no digest of its words."""
     folder = small_corpus(tmp_path_factory.mktemp("stand_in"))
-    manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps(manifest | {"name": "ptb"}))
+    write_manifest(folder, read_manifest(folder) | {"name": "ptb"})
     return folder
 
 

@@ -31,9 +31,9 @@ def test_until_it_converges(table2: list[object], tmp_path: Path) -> None:
     )
     trainings = [Run.open(path.parent) for path in (tmp_path / "runs").rglob("config.json")]
     (training,) = [it for it in trainings if it.config["training"]["schedule"] == "plateau"]
-    assert training.load().state["schedule"]["lowered"] == 2
+    assert training.state().schedule.lowered == 2
     assert training.metrics()[-1]["epoch"] == one.epochs
-    assert training.load().state["seconds"] == one.train_s
+    assert training.state().seconds == one.train_s
     scores = TrainedModel.load(training.folder).evaluate("test")
     expected = {name: scores.score(name) for name in one.test.scores}
     assert one.test.scores == pytest.approx(expected, rel=1e-5)  # six digits are kept
