@@ -180,7 +180,7 @@ def refactoring(run: Run, trained: TrainedModel) -> dict[str, Any]:
         times.append(time.perf_counter() - start)
     refactor_s = min(times)  # the first refactor also prepares workspaces
     refactors = sum(line["refactors"] for line in run.metrics() if line["kind"] == "training")
-    seconds = run.state()["seconds"]
+    seconds = run.state().seconds
     return {
         "seconds": round(seconds, 3),
         "refactors": refactors,

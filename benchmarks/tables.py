@@ -11,7 +11,13 @@ from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
-from benchmarks import size_table, versions
+from benchmarks import (
+    campaign_table,
+    coverage_table,
+    mutation_table,
+    size_table,
+    versions,
+)
 from benchmarks.measurements import Measurements
 from benchmarks.picture import draw_picture
 from benchmarks.speed_tables import gram, heads, profile, speed
@@ -44,6 +50,9 @@ TABLES: dict[str, Callable[[], str]] = {
         for table in (speed, heads, gram, accuracy, targets, profile, epochs, learning)
     },
     **{name: partial(_excerpt, name) for name in EXCERPTS},
+    "campaign": campaign_table.recorded_table,
+    "coverage": coverage_table.recorded_table,
+    "mutation": mutation_table.recorded_table,
     "size": size_table.recorded_table,
     "versions": versions.recorded_table,
 }

@@ -20,6 +20,7 @@ CHECKED = (
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "SECURITY.md",
     "docs/index.md",
     "docs/getting-started.md",
     *sorted(
