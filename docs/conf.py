@@ -23,6 +23,7 @@ FROM_ELSEWHERE = {
     "changelog": ROOT / "CHANGELOG.md",
     "contributing": ROOT / "CONTRIBUTING.md",
     "factored-layer": ROOT / "src/zloss/layers/README.md",
+    "security": ROOT / "SECURITY.md",
 }
 
 project = "zloss"
