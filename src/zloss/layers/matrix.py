@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from zloss.layers.gradient import RecordedGradient
-from zloss.layers.storage import Stamp, Storage, stamp_of
+from zloss.layers.storage import Scratch, Stamp, Storage, stamp_of
 from zloss.layers.update import Factors
 from zloss.precision import exact_products
 from zloss.streams import must_not_wait
@@ -233,10 +233,13 @@ def materialise_(rows: Storage, U: Tensor, omega: Tensor, product_dtype: torch.d
     nearest = U.diagonal().mean()
     rest = (U - nearest * torch.eye(len(U), dtype=U.dtype, device=U.device)).to(product_dtype)
     shift, scale = omega.to(product_dtype), nearest.to(product_dtype)
+    before, after = Scratch(), Scratch()
 
     def times_U(block: Tensor) -> Tensor:
-        old = block.to(product_dtype)
-        return torch.addmm(shift, old, rest).addcmul_(old, scale)
+        is_ready = block.dtype == product_dtype
+        old = block if is_ready else before.copy_of(block, product_dtype)
+        new = torch.addmm(shift, old, rest, out=after.like(block, product_dtype))
+        return new.addcmul_(old, scale)
 
     rows.replace_(times_U, U.dtype)
 
@@ -254,9 +257,10 @@ def centred_moments(
     """
     pivot = _mean_row(rows, dtype) if pivot is None else pivot.to(dtype)
     total, gram = torch.zeros_like(pivot), pivot.new_zeros(rows.width, rows.width)
+    scratch = Scratch()
 
     def moments(block: Tensor) -> Sequence[Tensor]:
-        centred = block - pivot
+        centred = scratch.copy_of(block, dtype).sub_(pivot)
         products = centred.to(product_dtype)
         return centred.sum(0), products.T @ products
 
@@ -279,8 +283,12 @@ def _mean_row(rows: Storage, dtype: torch.dtype) -> Tensor:  # (H,)
     # Gram matrix of exactly zero.
     first = rows.gather(torch.zeros(1, dtype=torch.long, device=rows.device))
     pivot = first[0].to(dtype)
-    total = torch.zeros_like(pivot)
-    rows.add_up_((total,), lambda block: [(block - pivot).sum(0)], dtype)
+    total, scratch = torch.zeros_like(pivot), Scratch()
+
+    def deviations(block: Tensor) -> Sequence[Tensor]:
+        return [scratch.copy_of(block, dtype).sub_(pivot).sum(0)]
+
+    rows.add_up_((total,), deviations, dtype)
     return pivot + total / rows.num_rows
 
 

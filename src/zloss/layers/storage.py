@@ -24,6 +24,26 @@ _GPU_BLOCK_BYTES, _GPU_PART = 2**27, 32
 Stamp = tuple[int, int]
 
 
+class Scratch:
+    """Memory for one block at a time, used again for each block of a pass.
+
+    An allocator that gives new memory to every block can leave gaps that no later block fits into.
+    """
+
+    def __init__(self) -> None:
+        self._memory: Tensor | None = None
+
+    def like(self, block: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return memory of the shape of a block, which is overwritten for the next block."""
+        if self._memory is None or len(self._memory) < len(block):
+            self._memory = torch.empty_like(block, dtype=dtype)
+        return self._memory[: len(block)]
+
+    def copy_of(self, block: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return a copy of a block in such memory. Arithmetic with two dtypes would make one in new memory."""
+        return self.like(block, dtype).copy_(block)
+
+
 def stamp_of(tensor: Tensor) -> Stamp:
     """Return where a tensor is, and how often torch has seen it written to.
 
