@@ -41,6 +41,10 @@ class GradientMark(nn.Parameter):
         plain = self.data
         return plain.as_subclass(_NoAverage) if self.requires_grad else plain
 
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        # Torch would make a plain parameter of it, and an optimizer in the same file would hold that one.
+        return type(self), (self.data, self.requires_grad)
+
 
 class _NoAverage(Tensor):
     """The values of a mark, as `AveragedModel` takes them before it writes an average to them."""
