@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TOOLS := build/tools
+INTEGRATIONS := build/integrations
 INSTALL := -m pip --disable-pip-version-check --quiet install
 # Only files with these hashes, and no code of a package runs to build it.
 INSTALL_LOCKED := $(INSTALL) --require-hashes --only-binary :all: --requirement
@@ -13,7 +14,8 @@ BATCH ?= 200
 RECORDS := benchmarks/records
 BENCHES := bench-output bench-gram bench-model bench-scaling bench-eval bench-data
 
-.PHONY: demo test lint types format bench $(BENCHES) long-run campaign coverage mutation docs docs-site lock audit clean
+.PHONY: demo test lint types format bench $(BENCHES) long-run campaign coverage mutation docs docs-site integrations \
+	lock audit clean
 
 demo: $(VENV)/.demo-ready  ## train a language model on real text for a few minutes, and see what it has learnt
 	$(BIN)/zloss demo
@@ -61,6 +63,9 @@ docs-site: $(READY)  ## build the documentation in build/site; a warning, a brok
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -d build/doctrees docs build/site
 	@echo "open build/site/index.html"
 
+integrations: $(INTEGRATIONS)/.ready  ## train under the real Lightning, transformers and Accelerate, on the CPU
+	OMP_NUM_THREADS=1 $(INTEGRATIONS)/bin/python -m pytest tests/integrations
+
 lock: $(TOOLS)/.ready  ## write the lock files anew from the requirements of the packages; for newer versions UPGRADE=--upgrade
 	$(TOOLS)/bin/python -m tests.supply_chain.lock $(UPGRADE)
 
@@ -86,4 +91,10 @@ $(READY): pyproject.toml lab/pyproject.toml constraints.txt locked-requirements.
 $(TOOLS)/.ready: tool-requirements.txt
 	$(PYTHON) -m venv $(TOOLS)
 	$(TOOLS)/bin/python $(INSTALL_LOCKED) tool-requirements.txt
+	touch $@
+
+$(INTEGRATIONS)/.ready: integration-requirements.txt constraints.txt
+	$(PYTHON) -m venv $(INTEGRATIONS)
+	$(INTEGRATIONS)/bin/python $(INSTALL_LOCKED) integration-requirements.txt --no-deps
+	$(INTEGRATIONS)/bin/python $(INSTALL) --only-binary :all: --constraint constraints.txt torch  # as above
 	touch $@

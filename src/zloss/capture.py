@@ -34,6 +34,7 @@ from torch.optim import Optimizer
 
 from zloss.inputs import check_callable, shown
 from zloss.optim import FactoredSGD
+from zloss.optim import Optimizer as WholeOptimizer
 from zloss.optim.groups import listed
 from zloss.streams import must_not_wait
 
@@ -72,7 +73,7 @@ class CaptureContext:
 
     def __enter__(self) -> Self:
         for optimizer in self._optimizers:
-            if isinstance(optimizer, FactoredSGD):
+            if isinstance(optimizer, FactoredSGD | WholeOptimizer):
                 for layer in optimizer.layers:
                     self.collect(layer)
         self._hook = register_module_forward_pre_hook(lambda module, _: self.collect(module))

@@ -7,6 +7,7 @@ would fail with an error about data pointers, and data-parallel wrappers would t
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import signature
 from typing import Any, TypeVar, cast
 
 import torch
@@ -14,6 +15,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
+
+# What fullgraph=True says. Torch 2.6 may not take it.
+_TAKES_REASONS = "reason" in signature(torch.compiler.disable).parameters
+_GRAPH_BREAK = {
+    "msg": "a FactoredLinear is one break in the graph, as each step changes its factors: compile the model without "
+    "fullgraph=True, or only the layers below with it"
+}
 
 
 def first_derivatives_only(
@@ -70,6 +78,8 @@ def uncompiled(method: _Method) -> _Method:
     @wraps(method)
     def outside(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
+            if _TAKES_REASONS:
+                torch._dynamo.graph_break(**_GRAPH_BREAK)
             return torch.compiler.disable(method)(*args, **kwargs)
         return method(*args, **kwargs)
 

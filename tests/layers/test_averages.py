@@ -1,28 +1,56 @@
 """Averages of factors are not the factors of an average, so the layer refuses them."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-import zloss
 from tests.layers.seeded_layers import REFUSED, seeded_batch, seeded_layer, train_seeded
 from tests.layers.small_layers import make_layer, train
 
+AVERAGES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "ema": {"multi_avg_fn": torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)},
+    "own": {"avg_fn": lambda averaged, new, _: (averaged + new) / 2},
+    "with buffers": {"use_buffers": True},
+}
 
-def test_an_average_of_factors_is_refused(device: torch.device) -> None:
-    """torch averages V, and copies U and the other factors."""
+
+@pytest.mark.parametrize("kind", AVERAGES)
+def test_an_averaged_model_refuses_its_first_update(kind: str, device: torch.device) -> None:
+    """torch averages V, and copies U and the other factors or averages them too."""
+    model = nn.Sequential(nn.Linear(3, 6, device=device), make_layer(device))
+    average = torch.optim.swa_utils.AveragedModel(model, **AVERAGES[kind])
+    with pytest.raises(ValueError, match=r"Average the layers below, as in .* output.weight\(\)"):
+        average.update_parameters(model)
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_averaged_model_takes_the_layers_below_and_a_frozen_output(device: torch.device) -> None:
+    model = nn.Sequential(nn.Linear(3, 6, device=device), make_layer(device))
+    below = torch.optim.swa_utils.AveragedModel(model[0])
+    below.update_parameters(model[0])
+    model.requires_grad_(False)
+    frozen = torch.optim.swa_utils.AveragedModel(model)
+    for _ in range(3):
+        frozen.update_parameters(model)
+    assert torch.allclose(frozen.module[1].weight(), model[1].weight(), rtol=1e-12)
+
+
+def test_an_average_of_factors_by_hand_is_refused_when_it_is_used(device: torch.device) -> None:
+    """An EMA over `state_dict()` does not see the mark. Misfits are found at the first use."""
     layer = make_layer(device)
-    average = torch.optim.swa_utils.AveragedModel(
-        layer, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
-    )
+    average = copy.deepcopy(layer)
     for _ in range(3):
         train(layer)
-        average.update_parameters(layer)
-    averaged = average.module
-    assert isinstance(averaged, zloss.FactoredLinear)
+        for mean, new in zip(
+            average.state_dict().values(), layer.state_dict().values(), strict=True
+        ):
+            mean.lerp_(new, 0.5)
     with pytest.raises(ValueError, match="as when weights are averaged"):
-        averaged.weight()
+        average.weight()
 
 
 @pytest.mark.parametrize("used_before", [False, True])

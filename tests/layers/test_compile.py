@@ -1,6 +1,7 @@
 """`torch.compile` of a network with a factored layer takes the same steps."""
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -45,6 +46,22 @@ def test_a_compiled_network_takes_the_same_steps(device: torch.device) -> None:
         plain.step(expected)
         twin.step(loss)
     torch.testing.assert_close(twin.output.weight(), plain.output.weight())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_fullgraph_says_what_to_do(device: torch.device) -> None:
+    torch.compiler.reset()
+    network = Network().to(device)
+    x, target = torch.randn(6, 8, device=device), torch.randint(300, (6,), device=device)
+    works: list[Callable[[], Tensor]] = [
+        lambda: network(x, target),
+        lambda: network.output.rows(target).sum(),
+    ]
+    for work in works:
+        with pytest.raises(torch._dynamo.exc.Unsupported, match="only the layers below with it"):
+            torch.compile(work, backend=Graphs(), fullgraph=True)()
+    below = torch.compile(network.trunk, backend=Graphs(), fullgraph=True)
+    torch.testing.assert_close(below(x), network.trunk(x))
 
 
 @pytest.mark.filterwarnings("ignore")

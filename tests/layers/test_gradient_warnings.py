@@ -61,33 +61,6 @@ def test_zero_grad_of_another_optimizer_before_the_step_is_pointed_out(
         layer.step_(20.0)
 
 
-def test_forgotten_optimizer_is_pointed_out(device: torch.device) -> None:
-    layer = make_layer(device)
-    loss_of(layer).backward()
-    gradient = layer.recorded_gradient()
-    assert gradient is not None
-    for _ in range(98):
-        layer.record(gradient)
-    with pytest.warns(UserWarning, match="without a step"):
-        layer.record(gradient)
-
-
-def test_an_optimizer_that_passes_over_the_layer_is_pointed_out(device: torch.device) -> None:
-    """`zero_grad` of that optimizer drops every gradient, whether a step has used it or not."""
-    layer = make_layer(device)
-    optimizer = torch.optim.Adam(layer.parameters())
-
-    def step() -> None:
-        optimizer.zero_grad()
-        loss_of(layer).backward()
-        optimizer.step()
-
-    for _ in range(99):
-        step()
-    with pytest.warns(UserWarning, match="give this layer to a FactoredSGD"):
-        step()
-
-
 def test_training_with_another_optimizer_over_all_parameters(device: torch.device) -> None:
     """`model.parameters()` may go to any optimizer: it passes over V, which only FactoredSGD moves."""
     twins = make_twins(HIDDEN, CLASSES, device=device, synchronous=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import zloss
-from zloss.layers.gradient import GradientMark
+from zloss.layers.mark import GradientMark
 from zloss.layers.matrix import FactoredMatrix
 from zloss.layers.ranking import LinearScores
 from zloss.layers.stepper import Stepper

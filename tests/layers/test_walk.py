@@ -2,11 +2,14 @@
 
 import re
 import sys
+from collections import OrderedDict
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
+import pytest
 import torch
 
 import zloss
@@ -81,6 +84,13 @@ def one_step() -> list[tuple[Call, FrameType]]:
 
     step()  # the first one prepares what the later ones use
     return traced_calls(step)
+
+
+@pytest.fixture(autouse=True)
+def no_hooks_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers without an optimizer, which other tests have, make torch call the library at every step."""
+    for hooks in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
+        monkeypatch.setattr(import_module("torch.optim.optimizer"), hooks, OrderedDict())
 
 
 def test_a_step_goes_the_way_that_is_drawn() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tests.supply_chain.lock_file import (
     CONSTRAINTS,
+    INTEGRATIONS,
     LOCKED,
     TEXT_OF_THE_DEMO,
     TOOLS,
@@ -24,7 +25,7 @@ from tests.supply_chain.lock_file import (
     read_pins,
 )
 
-FILES = (LOCKED, TOOLS, TEXT_OF_THE_DEMO, CONSTRAINTS)
+FILES = (LOCKED, TOOLS, INTEGRATIONS, TEXT_OF_THE_DEMO, CONSTRAINTS)
 NOTHING_KNOWN, VULNERABLE, NO_ANSWER = 0, 1, 2
 
 

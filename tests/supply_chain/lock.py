@@ -16,7 +16,15 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from tests.supply_chain.lock_file import CONSTRAINTS, LOCKED, ROOT, TOOLS, parse_pins, without_torch
+from tests.supply_chain.lock_file import (
+    CONSTRAINTS,
+    INTEGRATIONS,
+    LOCKED,
+    ROOT,
+    TOOLS,
+    parse_pins,
+    without_torch,
+)
 
 PROJECTS = (ROOT / "pyproject.toml", ROOT / "lab/pyproject.toml")
 OLDEST_PYTHON = "3.11.5"  # of the packages that build the documentation
@@ -24,6 +32,7 @@ OLDEST_PYTHON = "3.11.5"  # of the packages that build the documentation
 _HEADS = {
     LOCKED: "# What `make test` and `make demo` install, except torch. Made by `make lock`; do not edit.\n",
     TOOLS: "# The tools of `make lock` and `make audit`. Made by `make lock`; do not edit.\n",
+    INTEGRATIONS: "# What `make integrations` installs, except torch. Made by `make lock`; do not edit.\n",
 }
 
 
@@ -37,9 +46,9 @@ def requirements(projects: tuple[dict[str, Any], ...]) -> list[str]:
     return sorted(requirement for requirement in needed if not requirement.startswith(own))
 
 
-def tools(project: dict[str, Any]) -> list[str]:
-    """Return what the commands of this folder need."""
-    return list(project["dependency-groups"]["supply-chain"])
+def of_group(name: str, projects: tuple[dict[str, Any], ...]) -> list[str]:
+    """Return what a dependency group of the library needs."""
+    return list(projects[0]["dependency-groups"][name])
 
 
 def read_projects() -> tuple[dict[str, Any], ...]:
@@ -66,12 +75,13 @@ def resolve(needed: list[str], lock: Path, bounds: tuple[Path, ...], uv_options:
 
 
 def main(uv_options: list[str]) -> None:
-    """Renew both lock files."""
+    """Renew all lock files."""
     projects = read_projects()
-    # The tools have the versions of the tests, so that each package has one version to audit.
+    # All have the versions of the tests, so that each package has one version to audit.
     tasks = (
         (LOCKED, requirements(projects), (CONSTRAINTS,)),
-        (TOOLS, tools(projects[0]), (LOCKED,)),
+        (TOOLS, of_group("supply-chain", projects), (LOCKED,)),
+        (INTEGRATIONS, of_group("integrations", projects), (CONSTRAINTS, LOCKED, TOOLS)),
     )
     for lock, needed, bounds in tasks:
         try:

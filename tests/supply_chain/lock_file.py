@@ -7,6 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LOCKED = ROOT / "locked-requirements.txt"  # for `make test` and `make demo`
 TOOLS = ROOT / "tool-requirements.txt"  # for `make lock` and `make audit`
+INTEGRATIONS = ROOT / "integration-requirements.txt"  # for `make integrations`
 TEXT_OF_THE_DEMO = ROOT / "demo-requirements.txt"
 CONSTRAINTS = ROOT / "constraints.txt"  # torch
 

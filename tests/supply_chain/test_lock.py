@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 from tests.supply_chain import lock
 from tests.supply_chain.lock_file import (
     CONSTRAINTS,
+    INTEGRATIONS,
     LOCKED,
     TEXT_OF_THE_DEMO,
     TOOLS,
@@ -26,7 +27,8 @@ from tests.supply_chain.lock_file import (
 MADE_BY_MAKE = (Path(sys.prefix) / ".ready").exists()
 OWN = {"zloss", "zloss-lab"}
 COMES_WITH_PYTHON = {"pip"}
-LOCKS = [LOCKED, TOOLS]
+GROUPS = {TOOLS: "supply-chain", INTEGRATIONS: "integrations"}
+LOCKS = [LOCKED, *GROUPS]
 SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 
 SMALL = """\
@@ -100,7 +102,7 @@ def installed_packages() -> dict[str, str]:
 
 def requirements_of(file: Path) -> list[str]:
     projects = lock.read_projects()
-    return lock.tools(projects[0]) if file == TOOLS else lock.requirements(projects)
+    return lock.of_group(GROUPS[file], projects) if file in GROUPS else lock.requirements(projects)
 
 
 @pytest.mark.parametrize("file", LOCKS, ids=lambda file: file.name)
@@ -123,9 +125,9 @@ def test_every_package_is_pinned_once_with_its_hashes(file: Path) -> None:
     assert [pin.name for pin in pins if pin.marker and not Marker(pin.marker)] == []
 
 
-def test_the_tools_have_the_versions_of_the_tests() -> None:
+def test_all_locks_have_the_same_versions() -> None:
     """An audit takes one version of each package."""
-    pins = {(pin.name, pin.version) for pin in read_pins(LOCKED, TOOLS, CONSTRAINTS)}
+    pins = {(pin.name, pin.version) for pin in read_pins(*LOCKS, CONSTRAINTS)}
     assert len({name for name, _ in pins}) == len(pins)
 
 
@@ -161,7 +163,7 @@ def test_the_makefile_installs_nothing_else() -> None:
     calls = re.findall(r"^\t.*\$\((INSTALL\w*)\)(.*)", makefile, re.MULTILINE)
     assert {name for name, _ in calls} == {"INSTALL", "INSTALL_LOCKED"}
     without_hashes = [arguments for name, arguments in calls if name == "INSTALL"]
-    assert len(without_hashes) == 2
+    assert len(without_hashes) == 3
     for arguments in without_hashes:
         assert ("--constraint constraints.txt torch " in arguments) != ("--no-deps" in arguments)
     assert "--require-hashes" in makefile

@@ -14,6 +14,7 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from zloss.inputs import (
     as_float,
@@ -28,8 +29,10 @@ from zloss.inputs import (
     shown,
     with_bias_column,
 )
-from zloss.layers.gradient import GradientMark, RecordedGradient
+from zloss.layers.forgotten import expect_step
+from zloss.layers.gradient import PendingGradient, RecordedGradient
 from zloss.layers.gradient_norm import norm_of
+from zloss.layers.mark import GradientMark, WrittenNorm
 from zloss.layers.matrix import FactoredMatrix
 from zloss.layers.portable import NAMES, Checkpoint, Place, as_factors, misfit
 from zloss.layers.prediction import Predicting
@@ -224,56 +227,85 @@ class FactoredLinear(Predicting, nn.Module):
             raise ValueError(
                 f"gradient must be a RecordedGradient, as recorded_gradient() returns it, got {shown(gradient)}"
             )
-        self._stepper.pending.record(gradient)
+        self.pending.record(gradient)
+        if self.pending.mark_has_norm:
+            self._mark_norm()
+        if not self.pending.is_awaited():
+            expect_step(self)
 
     @torch.no_grad()
     def step_(self, lr: float, *, weight_decay: float = 0.0) -> None:
         """Take the SGD step of the recorded gradient and use it up. `FactoredSGD` calls this."""
         check_rates(lr, weight_decay)
         refuse_data_parallel(self, self.V)  # it may have been whole for the forward pass
-        if self.V.grad is not None and self._stepper.pending.exists():
+        if self.V.grad is not None and self.pending.exists():
             raise ValueError(
                 "V has a .grad, which this layer never gives it. V is a factor of the weights, not the weights: leave "
                 "it out of penalties on parameters(), FactoredSGD has weight_decay; and tie no embedding to it"
             )
         self._stepper.step_(self.matrix, float(lr), float(weight_decay))
 
+    def attach(self, optimizer: Optimizer, *, mark_has_norm: bool = False) -> None:
+        """Take note of an optimizer that steps this layer. `FactoredSGD` and `zloss.Optimizer` call this.
+
+        Args:
+            optimizer: without one, steps of other optimizers are an error while a gradient waits.
+            mark_has_norm: let the mark have the norm of the gradient from now on, which takes a part of a step. Then
+                `torch.nn.utils.clip_grad_norm_` and `GradScaler` reach the gradient through the mark.
+        """
+        self.pending.attach(optimizer)
+        if mark_has_norm:
+            self.pending.mark_has_norm = True
+            if self.pending.exists():
+                self._mark_norm()
+
     # ---- the recorded gradient ---------------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> PendingGradient:
+        """The records that wait for a step."""
+        return self._stepper.pending
 
     def recorded_gradient(self) -> RecordedGradient | None:
         """Return the gradient of W left by the backward passes since the last step; None without any."""
-        return self._stepper.pending.gradient()
+        return self.pending.gradient()
 
     @torch.no_grad()
     def grad_norm(self) -> Tensor:  # ()
         """Return the Frobenius norm of the full C x H gradient, exact, in O(B H^2); 0 without any."""
-        gradient = self._stepper.pending.gradient()
+        gradient = self.pending.gradient()
         if gradient is None:
             return self.wbar.new_zeros(())
         return norm_of(gradient, self.wbar, self.num_classes)
 
     @torch.no_grad()
+    def _mark_norm(self) -> None:
+        norm = norm_of(self.pending.total(), self.wbar, self.num_classes)
+        self.pending.written_norm = WrittenNorm(self.gradient_mark, norm)
+
+    @torch.no_grad()
     def scale_grad_(self, factor: Tensor | float) -> None:
         """Multiply the recorded gradient by `factor`."""
         check_factor("factor", factor)
-        self._stepper.pending.scale_(factor)
+        self.pending.scale_(factor)
 
     @property
     def is_grad_unscaled(self) -> bool:
         """True once the recorded gradient has been divided by the scale of a GradScaler; see `unscale_grad_`."""
-        return self._stepper.pending.is_unscaled
+        return self.pending.is_unscaled
 
     @torch.no_grad()
     def unscale_grad_(self, scale: Tensor | float) -> None:
         """Divide the recorded gradient by the scale of a GradScaler, once."""
         check_factor("scale", scale, above=0)
         divisor = torch.as_tensor(scale, dtype=self.U.dtype, device=self.U.device)
-        self._stepper.pending.unscale_(divisor)
+        self.pending.scale_(divisor.reciprocal())
+        self.pending.is_unscaled = True
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the recorded gradient."""
         super().zero_grad(set_to_none=True)
-        self._stepper.pending.drop()
+        self.pending.drop()
 
     # ---- the matrix --------------------------------------------------------------------------------------------------
 
@@ -458,7 +490,7 @@ class FactoredLinear(Predicting, nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move or convert: V as asked, the state with it but in a dtype of its own (a round trip must not blunt it)."""
         check_dtypes(fn(torch.empty(0, dtype=self.V.dtype, device=self.V.device)).dtype, None, None)
-        settles, has_gradient = self._settles_before_leaving(), self._stepper.pending.exists()
+        settles, has_gradient = self._settles_before_leaving(), self.pending.exists()
         before, factors = Place.of(self.V), self.factors()._asdict()
         # The state goes on its own, below: where it goes, there may be no float64 to put it in.
         super()._apply(lambda tensor: fn(tensor.to(self.V.dtype)), recurse)  # type: ignore[no-untyped-call]
@@ -513,7 +545,7 @@ class FactoredLinear(Predicting, nn.Module):
         checkpoint = Checkpoint(entries, prefix, {name: getattr(self, name) for name in NAMES})
         if fault := checkpoint.fault():
             args[-1].append(fault)
-        mark = {prefix + "gradient_mark": self.gradient_mark.detach()}
+        mark = {prefix + "gradient_mark": self.gradient_mark.data}
         super()._load_from_state_dict(checkpoint.loadable(fault) | mark, prefix, *args)
         self._restore_mark()
         self._stepper.invalidate_copies(self.matrix)
@@ -563,7 +595,7 @@ class FactoredLinear(Predicting, nn.Module):
         mark = self.gradient_mark
         if not isinstance(mark, GradientMark) or mark.device != self.V.device:
             mark = self.gradient_mark = GradientMark.like(self.V)
-        self._stepper.pending.mark = mark
+        self.pending.mark = mark
 
     def __prepare_scriptable__(self) -> Any:
         """Refuse to become TorchScript, which asks for this first."""

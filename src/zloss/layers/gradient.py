@@ -20,16 +20,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from zloss.layers.mark import SMALLEST, GradientMark, WrittenNorm
 from zloss.streams import is_capturing
 
-_FORGOTTEN_STEP = 100  # records without a step before we suspect that there is no optimizer
 _BELOW_THE_BATCH = ("h", "index", "target_grad", "target_rows")  # what has M rows
-_MARK = 1e-20  # not zero, and yet too small to change a norm of gradients that it is part of
 
 
 @dataclass(frozen=True)
@@ -159,57 +159,58 @@ def concatenate(records: Sequence[RecordedGradient]) -> RecordedGradient:
     return RecordedGradient(**together)
 
 
-class GradientMark(nn.Parameter):
-    """A parameter that has a `.grad`, not zero, exactly while a factored layer has a gradient of W recorded.
-
-    So `zero_grad()` of a model, or of any optimizer that holds its parameters, drops the record too, as it would the
-    gradient of an `nn.Linear`.
-    """
-
-    @classmethod
-    def like(cls, weight: Tensor) -> "GradientMark":
-        """Return a mark for a layer with this weight."""
-        zero = torch.zeros(1, device=weight.device, dtype=weight.dtype)
-        return cls(zero, requires_grad=weight.requires_grad)
-
-
 class PendingGradient:
     """The gradient that waits for a step: records of backward passes, until a step uses them up or they are zeroed.
 
     Args:
-        mark: the parameter that makes `zero_grad()` of others reach the records.
+        mark: the parameter that makes what others do to all gradients reach the records.
     """
 
     def __init__(self, mark: GradientMark) -> None:
         self.mark = mark
         self.is_unscaled = False  # has a GradScaler divided what is recorded?
+        self.mark_has_norm = False  # is the mark as long as the gradient?
+        self.is_passed_over = False  # did others take a step, and nobody who knows this gradient?
         self._records: list[RecordedGradient] = []
-        self._records_without_step: int | None = 0  # None once there was a step
+        self._appliers: WeakSet[Any] | None = (
+            None  # optimizers that live, and this object after a `step_` by hand
+        )
         self._written_mark: Tensor | None = None
         self._written_version = 0
+        self.written_norm: WrittenNorm | None = None
+
+    def attach(self, applier: object) -> None:
+        """Take note of an optimizer that will apply what is recorded."""
+        self._appliers = self._appliers or WeakSet()
+        self._appliers.add(applier)
+        self.is_passed_over = False
+
+    def is_awaited(self) -> bool:
+        """Return whether somebody will apply what is recorded."""
+        return bool(self._appliers)
 
     def record(self, gradient: RecordedGradient) -> None:
         """Add to the gradient that the next step will apply."""
         if self._is_zeroed():
             self._records = []
             self.mark.grad = self._intact_mark()
+        elif self.mark_has_norm:  # what was done so far was not done to this gradient
+            self._follow_mark()
         self._records.append(gradient)
         self.is_unscaled = False
-        if self._records_without_step is None:
-            return
-        self._records_without_step += 1
-        if self._records_without_step == _FORGOTTEN_STEP:
-            warnings.warn(
-                f"{_FORGOTTEN_STEP} gradients were recorded without a step: give this layer to a FactoredSGD, as other "
-                "optimizers pass over it",
-                stacklevel=2,
-            )
 
     def gradient(self) -> RecordedGradient | None:
         """Return the sum of what is recorded; None without any."""
         if not self.exists():
             return None
-        self._warn_if_scaled()
+        if self.mark_has_norm:
+            self._follow_mark()
+        else:
+            self._warn_if_scaled()
+        return self.total()
+
+    def total(self) -> RecordedGradient:
+        """Return the sum of the records, whatever others have done to the mark."""
         if len(self._records) > 1:
             self._records = [concatenate(self._records)]
         return self._records[0]
@@ -220,12 +221,10 @@ class PendingGradient:
 
     def scale_(self, factor: Tensor | float) -> None:
         """Multiply what is recorded by a factor."""
+        if self.mark_has_norm and self.exists():
+            self._follow_mark()
+            self.written_norm = WrittenNorm(self.mark, self.mark.grad[0] * factor)  # type: ignore[index]  # it exists
         self._records = [record.scaled(factor) for record in self._records]
-
-    def unscale_(self, scale: Tensor) -> None:
-        """Divide what is recorded by the scale of a GradScaler."""
-        self.scale_(scale.reciprocal())
-        self.is_unscaled = True
 
     def fit_refactored(self) -> None:
         """Adapt the records to a U that has become the identity."""
@@ -237,7 +236,8 @@ class PendingGradient:
 
     def use_up(self) -> None:
         """Forget what is recorded, as a step has applied it."""
-        self._records_without_step = None
+        if not self.is_awaited():
+            self.attach(self)
         self.drop()
 
     def warn_if_zeroed_too_soon(self) -> None:
@@ -257,18 +257,16 @@ class PendingGradient:
             warnings.warn(lost, stacklevel=3)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy has no gradient, as with torch's parameters; its layer gives it the mark.
-        return self.__dict__ | {"mark": None, "_records": [], "_written_mark": None}
+        # A copy has no gradient, as with torch's parameters, and no optimizer yet; its layer gives it the mark.
+        nothing = dict.fromkeys(("mark", "_written_mark", "written_norm", "_appliers"))
+        return self.__dict__ | nothing | {"_records": []}
 
     def _intact_mark(self) -> Tensor:
         """Return the last mark until somebody writes to it: in a graph, to make another would delay every step."""
         mark, own = self._written_mark, self.mark
-        if (
-            mark is None
-            or mark._version != self._written_version
-            or (mark.device, mark.dtype) != (own.device, own.dtype)
-        ):
-            mark = self._written_mark = torch.full_like(own, _MARK)
+        intact = (own.device, own.dtype, self._written_version)
+        if mark is None or (mark.device, mark.dtype, mark._version) != intact:
+            mark = self._written_mark = torch.full_like(own, SMALLEST)
             self._written_version = mark._version
         return mark
 
@@ -277,17 +275,25 @@ class PendingGradient:
         if mark is None:
             return True
         # `set_to_none=False` writes a zero. A mark without a write need not be read: the host would wait for a GPU.
-        # Writes to `.data` are not counted, so a mark on a CPU is always read.
-        is_suspect = mark._version != self._written_version or mark.device.type == "cpu"
+        # Writes to `.data` are not counted, so a mark on a CPU is always read. One with the norm makes records zero.
+        is_changed = mark._version != self._written_version and not self.mark_has_norm
+        is_suspect = is_changed or mark.device.type == "cpu"
         return is_suspect and not is_capturing() and not mark.any()
+
+    def _follow_mark(self) -> None:
+        """Do to the records what others have done to a mark that has the norm."""
+        assert self.written_norm is not None
+        factor = self.written_norm.factor_since()
+        if factor is not None:
+            self._records = [record.scaled(factor) for record in self._records]
+            self.written_norm = WrittenNorm(self.mark, self.mark.grad[0])  # type: ignore[index]
 
     def _warn_if_scaled(self) -> None:
         mark = self.mark.grad
         if mark is None or mark._version == self._written_version or is_capturing():
             return
         warnings.warn(
-            "the gradients of the parameters were changed in place, as torch's clip_grad_norm_ and clip_grad_value_ "
-            "do: that of a factored layer is none of them, and stays as it is; use zloss.clip_grad_norm_ or "
-            "scale_grad_",
+            "gradients of parameters were changed in place, as by torch's clip_grad_norm_, but not that of a factored "
+            "layer: use zloss.clip_grad_norm_ or scale_grad_, or train with a zloss.Optimizer",
             stacklevel=2,
         )

@@ -16,7 +16,8 @@ from torch import Tensor
 from zloss import kernels
 from zloss.inputs import check_choice
 from zloss.layers.backend import Backend, Passed, Upstream
-from zloss.layers.gradient import GradientMark, PendingGradient, RecordedGradient
+from zloss.layers.gradient import PendingGradient, RecordedGradient
+from zloss.layers.mark import GradientMark
 from zloss.layers.matrix import FactoredMatrix, Integrity, Writes
 from zloss.layers.supervisor import Conditioning, Fault, Health, Supervisor
 from zloss.layers.torch_backend import TorchBackend

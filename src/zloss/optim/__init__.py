@@ -1,6 +1,7 @@
-"""Plain SGD on factored layers and on row-sparse gradients, and clipping of all gradients together."""
+"""Optimizers of factored layers, of row-sparse gradients and of whole models, and clipping of all together."""
 
 from zloss.optim.clipping import clip_grad_norm_ as clip_grad_norm_
+from zloss.optim.row_sgd import RowSGD as RowSGD
 from zloss.optim.sgd import FactoredSGD as FactoredSGD
 from zloss.optim.sgd import PlainSGD as PlainSGD
-from zloss.optim.sgd import RowSGD as RowSGD
+from zloss.optim.whole import Optimizer as Optimizer

@@ -84,13 +84,15 @@ def _parameters_and_layers(given: Any) -> tuple[list[Tensor], list[FactoredLinea
             raise ValueError(
                 f"params_and_layers must be parameters and modules, got {type(item).__name__}"
             )
-    # Parameters that only mark a recorded gradient, and have no gradient to clip.
-    marks = {layer.gradient_mark for layer in layers}
     for layer in living_layers():
+        if layer.pending.mark_has_norm and layer.gradient_mark in parameters:
+            layers[layer] = None
         is_named = layer.V in parameters or layer.gradient_mark in parameters
         if is_named and layer not in layers and layer.recorded_gradient() is not None:
             raise ValueError(
                 "these are parameters of a FactoredLinear, whose gradient is no .grad: give the module itself, as in "
                 "clip_grad_norm_(model, max_norm) or clip_grad_norm_([trunk, layer], max_norm)"
             )
+    # Parameters that only mark a recorded gradient, and have no gradient to clip.
+    marks = {layer.gradient_mark for layer in layers}
     return [parameter for parameter in parameters if parameter not in marks], list(layers)

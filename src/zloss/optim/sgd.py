@@ -1,4 +1,4 @@
-"""Plain SGD on factored layers, and on parameters with row-sparse gradients."""
+"""Plain SGD on factored layers."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, overload
@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from zloss import kernels
 from zloss.inputs import check_callable, check_mapping, check_rates, shown
 from zloss.layers import FactoredLinear
 from zloss.layers.gradient import RecordedGradient
@@ -156,6 +155,7 @@ class FactoredSGD(PlainSGD):
                 )
         super().add_param_group(group | {"params": [layer.V for layer in layers]})
         self._layers |= {layer.V: layer for layer in layers}
+        self._attach(layers)
 
     @property
     def layers(self) -> list[FactoredLinear]:
@@ -225,75 +225,21 @@ class FactoredSGD(PlainSGD):
         for layer in self._layers.values():
             layer.zero_grad()
 
+    def _attach(self, layers: Iterable[FactoredLinear]) -> None:
+        for layer in layers:
+            layer.attach(self)
+
     def __getstate__(self) -> dict[str, Any]:
         # Torch copies named attributes only. Without its layers a copy could not step.
         return super().__getstate__() | {"_layers": self._layers}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._attach(self._layers.values())
+
 
 def _is_finite(record: RecordedGradient) -> bool:
     return bool(record.is_finite() & record.target_rows.isfinite().all())
-
-
-class RowSGD(PlainSGD):
-    """Plain SGD for parameters with row-sparse gradients: the steps of `torch.optim.SGD(parameters, lr)`.
-
-    On a GPU, one pass over the rows adds a coalesced sparse gradient, such as the one of `HierarchicalSoftmax`. That is
-    twice as fast as torch's own addition. One pass also adds a float32 gradient with repeated rows, such as the one of
-    `nn.Embedding(sparse=True)`. The sums of repeated rows are then taken in no fixed order, so this way is not used if
-    torch is set to deterministic algorithms. All other gradients are added by torch.
-
-    Args:
-        params: parameters, or parameter groups `{"params": [...], "lr": ...}`.
-        lr: the learning rate.
-
-    >>> head = zloss.HierarchicalSoftmax(8, 100)
-    >>> optimizer = RowSGD(head.parameters(), lr=0.1)
-    >>> head(torch.randn(4, 8), torch.tensor([1, 2, 3, 4])).backward()
-    >>> optimizer.step()
-    """
-
-    options = ("lr",)
-
-    def __init__(self, params: Iterable[Tensor] | Iterable[dict[str, Any]], lr: float) -> None:
-        check_rates(lr, 0.0)
-        groups = listed(params)
-        if not groups or isinstance(params, Tensor):
-            raise ValueError(
-                f"params must be one or more parameters in a list, or groups of them, got {shown(params)}"
-            )
-        if not all(isinstance(group, dict) for group in groups):
-            groups = [{"params": groups}]
-        super().__init__(groups, {"lr": lr})
-
-    def _descend(self, parameter: Tensor, group: dict[str, Any]) -> None:
-        if parameter.grad is not None:
-            _subtract(parameter, parameter.grad, float(group["lr"]))
-
-
-def _subtract(parameter: Tensor, grad: Tensor, lr: float) -> None:
-    if grad.is_sparse and _suits_kernel(parameter, grad):
-        rows, values = grad._indices()[0], grad._values()
-        kernels.load("row_update").add_rows_(
-            parameter, rows, values, -lr, repeated=not grad.is_coalesced()
-        )
-    else:
-        parameter.add_(grad, alpha=-lr)
-
-
-def _suits_kernel(parameter: Tensor, grad: Tensor) -> bool:
-    is_plain = (
-        parameter.dim() == 2 and parameter.is_contiguous() and parameter.dtype != torch.float64
-    )
-    if not grad.is_coalesced():  # repeated rows need atomic additions
-        is_plain &= (
-            parameter.dtype == torch.float32 and not torch.are_deterministic_algorithms_enabled()
-        )
-    return (
-        is_plain
-        and grad.sparse_dim() == 1
-        and parameter.device.type == "cuda"
-        and kernels.available()
-    )
 
 
 def _check_rates_of(group: dict[str, Any]) -> None:

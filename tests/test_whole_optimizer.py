@@ -1,0 +1,347 @@
+"""`zloss.Optimizer` as an optimizer of torch: what it holds, groups, states, schedules, copies, mistakes."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import zloss
+from tests.layers.twins import relative_error
+from tests.twin_networks import LOSS, batch, twin_networks
+
+CPU = torch.device("cpu")
+
+
+class Model(nn.Module):
+    """Tied embeddings, a trunk, a second output behind a head, and a head with row-sparse gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.output = zloss.FactoredLinear(4, 30)
+        self.embedding = zloss.TiedEmbedding(self.output)
+        self.trunk = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+        self.second = zloss.SphericalOutput(zloss.FactoredLinear(4, 20, bias=True), LOSS)
+        self.tree = zloss.HierarchicalSoftmax(4, 25)
+
+    def forward(self, ids: Tensor, target: Tensor) -> Tensor:
+        h = self.trunk(self.embedding(ids))
+        loss: Tensor = LOSS(self.output(h, target)) + self.second(h, target) + self.tree(h, target)
+        return loss
+
+
+def train(model: Model, optimizer: torch.optim.Optimizer, steps: int = 1) -> None:
+    for _ in range(steps):
+        model(torch.randint(30, (6,)), torch.randint(20, (6,))).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def weights(model: Model) -> list[Tensor]:
+    matrices = [model.output.weight(), model.second.layer.weight()]
+    others = [*model.trunk.parameters(), *model.tree.parameters()]
+    return matrices + [p.detach().clone() for p in others]
+
+
+def same(ours: list[Tensor], others: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(ours, others, strict=True))
+
+
+def test_every_parameter_has_the_optimizer_that_it_needs() -> None:
+    model = Model()
+    optimizer = zloss.Optimizer(model, torch.optim.AdamW, lr=1e-2, output_lr=0.5)
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    assert len(held) == len(set(held)), "each once"
+    assert set(held) == set(model.parameters())
+    assert optimizer.layers == [model.output, model.second.layer]
+    assert [len(group["params"]) for group in optimizer.param_groups] == [
+        4,
+        len(list(model.tree.parameters())),
+        4,
+    ]
+    assert [group["lr"] for group in optimizer.param_groups] == [1e-2, 0.5, 0.5]
+    before = weights(model)
+    train(model, optimizer)
+    assert not any(torch.equal(a, b) for a, b in zip(weights(model)[:4], before[:4], strict=True))
+    assert set(optimizer.state) == set(model.trunk.parameters()), "AdamW saw the trunk alone"
+    assert not model.output.gradient_mark.any()
+    assert isinstance(optimizer, torch.optim.Optimizer)
+
+
+def test_the_steps_are_those_of_the_optimizers_inside() -> None:
+    model = Model()
+    twin = copy.deepcopy(model)
+    whole = zloss.Optimizer(model, torch.optim.Adam, lr=1e-2, output_lr=0.5)
+    single = [
+        torch.optim.Adam(twin.trunk.parameters(), lr=1e-2),
+        zloss.FactoredSGD([twin.output, twin.second.layer], 0.5),  # type: ignore[list-item]
+        twin.tree.sgd(0.5),
+    ]
+    for _ in range(3):
+        data = torch.randint(30, (6,)), torch.randint(20, (6,))
+        for each in (model, twin):
+            each(*data).backward()
+        whole.step()
+        whole.zero_grad()
+        for optimizer in single:
+            optimizer.step()
+            optimizer.zero_grad()
+        assert same(weights(model), weights(twin))
+
+
+@pytest.mark.parametrize("way", ["deepcopy", "pickle", "state dict", "torch.save"])
+def test_a_copy_goes_on_in_the_same_way(way: str, tmp_path: Any) -> None:
+    model = Model()
+    optimizer = zloss.Optimizer(model, torch.optim.AdamW, lr=1e-2, output_lr=0.5)
+    train(model, optimizer, 3)
+    optimizer.param_groups[-1]["lr"] = 0.25
+    if way in ("deepcopy", "pickle"):
+        pair = (model, optimizer)
+        twin, other = copy.deepcopy(pair) if way == "deepcopy" else pickle.loads(pickle.dumps(pair))
+    else:
+        twin, state = copy.deepcopy(model), copy.deepcopy(optimizer.state_dict())
+        other = zloss.Optimizer(twin, torch.optim.AdamW, output_lr=1.0)
+        if way == "torch.save":
+            torch.save(state, tmp_path / "state.pt")
+            state = torch.load(tmp_path / "state.pt", weights_only=True)
+        other.load_state_dict(state)
+    assert [group["lr"] for group in other.param_groups] == [1e-2, 0.5, 0.25]
+    assert other.layers == [twin.output, twin.second.layer]
+    for each, its in ((model, optimizer), (twin, other)):
+        torch.manual_seed(3)
+        train(each, its, 3)
+        its.param_groups[0]["lr"] = 1e-3  # the groups of the copy are those of its optimizers
+        train(each, its, 2)
+    assert same(weights(model), weights(twin))
+    assert twin.output.grad_norm() == 0
+
+
+SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
+    "one cycle": lambda o: torch.optim.lr_scheduler.OneCycleLR(
+        o, [0.3, 3.0], total_steps=9, cycle_momentum=False
+    ),
+    "cosine": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 5),
+    "warm-up": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda step: (step + 1) / 5),
+    "in sequence": lambda o: torch.optim.lr_scheduler.SequentialLR(
+        o,
+        [
+            torch.optim.lr_scheduler.LinearLR(o, total_iters=3),
+            torch.optim.lr_scheduler.ExponentialLR(o, 0.8),
+        ],
+        [3],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules_drive_trunk_and_output(name: str) -> None:
+    factored, dense = twin_networks(CPU)
+    optimizers = [
+        zloss.Optimizer(factored, torch.optim.SGD, lr=0.2, output_lr=2.0),
+        torch.optim.SGD(
+            [
+                {"params": dense.trunk.parameters()},
+                {"params": dense.output.parameters(), "lr": 2.0},
+            ],
+            lr=0.2,
+        ),
+    ]
+    schedules = [SCHEDULES[name](optimizer) for optimizer in optimizers]
+    for _ in range(7):
+        data = batch(CPU)
+        for network, optimizer, schedule in zip(
+            (factored, dense), optimizers, schedules, strict=True
+        ):
+            network(*data).backward()
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+        assert schedules[0].get_last_lr() == schedules[1].get_last_lr()
+        # Seven steps in float64.
+        assert relative_error(factored.output.weight(), dense.output.weight()) < 1e-10  # type: ignore[operator]
+
+
+def test_groups_that_come_later() -> None:
+    model, more = Model(), zloss.FactoredLinear(4, 10)
+    optimizer = zloss.Optimizer(model, torch.optim.SGD, lr=0.1, output_lr=0.5)
+    added = nn.Linear(2, 2)
+    optimizer.add_param_group({"params": added.parameters(), "lr": 0.7})
+    optimizer.add_param_group({"layers": [more], "lr": 0.9})
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.5, 0.5, 0.7, 0.9]
+    assert optimizer.layers == [model.output, model.second.layer, more]
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    optimizer.param_groups[3]["lr"] = 0.0
+    before = added.weight.detach().clone(), more.weight()
+    added(torch.ones(1, 2)).sum().backward()
+    LOSS(more(torch.randn(2, 4), torch.tensor([1, 2]))).backward()
+    optimizer.step()
+    assert torch.equal(added.weight, before[0])
+    assert not torch.equal(more.weight(), before[1])
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        (lambda m: {"params": m.output.parameters()}, r'add the layer itself, \{"layers"'),
+        (lambda m: {"params": m.output.V}, r'add the layer itself, \{"layers"'),
+        (lambda m: {"params": m.trunk.parameters()}, "a parameter is here twice"),
+        (lambda m: {"params": m.tree.parameters()}, "a parameter is here twice"),
+        (lambda m: {"layers": m.output}, "a parameter is here twice"),
+        (lambda m: {"layers": m.trunk[0]}, "FactoredSGD trains FactoredLinear layers, got Linear"),
+        (lambda m: [m.output], "param_group must be a mapping"),
+    ],
+)
+def test_groups_that_are_refused(group: Callable[[Model], Any], message: str) -> None:
+    model = Model()
+    optimizer = zloss.Optimizer(model, torch.optim.SGD, lr=0.1, output_lr=0.5)
+    state = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(ValueError, match=message):
+        optimizer.add_param_group(group(model))
+    assert optimizer.state_dict() == state
+
+
+def test_models_without_a_trunk_or_without_an_output() -> None:
+    layer = zloss.FactoredLinear(4, 9)
+    alone = zloss.Optimizer(layer, output_lr=1.0)
+    with pytest.raises(ValueError, match=r"the model had no parameters of a trunk yet"):
+        alone.add_param_group({"params": nn.Linear(2, 2).parameters()})
+    before = layer.weight()
+    LOSS(layer(torch.randn(2, 4), torch.tensor([1, 2]))).backward()
+    alone.step()
+    assert not torch.equal(layer.weight(), before)
+    head = zloss.HeadConfig(head="dense").build(4, 9)
+    trunk = zloss.Optimizer(head, torch.optim.SGD, lr=0.5)
+    assert trunk.layers == []
+    with pytest.raises(ValueError, match=r"the model had no factored layers yet"):
+        trunk.add_param_group({"layers": layer})
+
+
+def test_modules_in_a_list() -> None:
+    trunk, output = nn.Linear(4, 4), zloss.FactoredLinear(4, 9)
+    optimizer = zloss.Optimizer([trunk, output], torch.optim.SGD, lr=0.5, output_lr=1.0)
+    assert optimizer.layers == [output]
+    assert optimizer.param_groups[0]["params"] == list(trunk.parameters())
+
+
+def test_a_function_divides_the_trunk() -> None:
+    def trunk(parameters: list[Tensor]) -> torch.optim.Optimizer:
+        matrices = [p for p in parameters if p.dim() > 1]
+        others = [p for p in parameters if p.dim() <= 1]
+        return torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": others}])
+
+    model = Model()
+    optimizer = zloss.Optimizer(model, trunk, output_lr=1.0)
+    assert [len(group["params"]) for group in optimizer.param_groups[:2]] == [1, 3]
+    train(model, optimizer)
+    with pytest.raises(ValueError, match=r"left out trunk.0.bias, trunk.1.weight, trunk.1.bias"):
+        zloss.Optimizer(model, lambda p: torch.optim.SGD(p[:1]), output_lr=1.0)
+    model.trunk.requires_grad_(False)
+    zloss.Optimizer(model, lambda p: torch.optim.SGD(p[:1]), output_lr=1.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (lambda m: [m.parameters()], {}, "model must be a module or several, got"),
+        (lambda m: [[]], {}, "model must be a module or several, got"),
+        (lambda m: [m], {"output_lr": None}, "output_lr is missing"),
+        (lambda m: [m], {"output_lr": -1.0}, "lr must be a finite number >= 0, got -1.0"),
+        (lambda m: [m.output], {"output_weight_decay": -1.0}, "weight_decay must be a finite"),
+        (lambda m: [m], {"output_weight_decay": 0.1}, "gradients of HierarchicalSoftmax are row"),
+        (lambda m: [m.trunk], {}, "output_lr and output_weight_decay are for FactoredLinear"),
+        (lambda m: [m, 3], {}, "trunk must be .*, got 3"),
+        (lambda m: [m, len], {}, "trunk must make an optimizer of torch, but made 4"),
+        (lambda m: [m, torch.optim.LBFGS], {}, "LBFGS takes several looks"),
+        (
+            lambda m: [m, lambda _: torch.optim.SGD(m.parameters())],
+            {},
+            "parameters that it is given, but .* others are in it",
+        ),
+    ],
+)
+def test_bad_arguments(
+    arguments: Callable[[Model], list[Any]], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        zloss.Optimizer(*arguments(Model()), **{"output_lr": 1.0} | options)
+
+
+def test_a_state_of_another_model_is_refused() -> None:
+    model = Model()
+    optimizer = zloss.Optimizer(model, torch.optim.SGD, lr=0.1, output_lr=0.5)
+    state = copy.deepcopy(optimizer.state_dict())
+    for other in (torch.optim.SGD(model.parameters(), 0.1), model.tree.sgd(0.1)):
+        with pytest.raises(ValueError, match=r"state_dict has groups of \["):
+            optimizer.load_state_dict(other.state_dict())
+    spoilt = copy.deepcopy(state)
+    spoilt["param_groups"][2]["lr"] = float("nan")
+    with pytest.raises(ValueError, match="lr must be a finite number"):
+        optimizer.load_state_dict(spoilt)
+    assert optimizer.state_dict() == state
+
+
+def test_a_refused_output_leaves_the_trunk_where_it_was() -> None:
+    model = Model()
+    optimizer = zloss.Optimizer(model, torch.optim.SGD, lr=0.1, output_lr=0.5)
+    model(torch.randint(30, (6,)), torch.randint(20, (6,))).backward()
+    before = weights(model)
+    optimizer.param_groups[-1]["lr"] = float("nan")
+    with pytest.raises(ValueError, match="lr must be a finite number"):
+        optimizer.step()
+    assert same(weights(model), before)
+
+
+def test_parameters_that_were_replaced_are_noticed() -> None:
+    model = Model()
+    optimizer = zloss.Optimizer(model, torch.optim.SGD, lr=0.1, output_lr=0.5)
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model.load_state_dict(state, assign=True)
+    model(torch.randint(30, (6,)), torch.randint(20, (6,))).backward()
+    with pytest.raises(
+        ValueError, match=r"load_state_dict\(..., assign=True\): make the optimizer"
+    ):
+        optimizer.step()
+
+
+def test_closures_run_with_gradients() -> None:
+    model = Model()
+    optimizer = zloss.Optimizer(model, torch.optim.SGD, lr=0.1, output_lr=0.5)
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = model(torch.arange(6), torch.arange(6))
+        loss.backward()
+        return loss.item()
+
+    losses = [optimizer.step(closure) for _ in range(5)]
+    assert losses[-1] < losses[0]
+    with pytest.raises(ValueError, match="closure must be"):
+        optimizer.step(3)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_zero_grad_drops_everything(set_to_none: bool) -> None:
+    model = Model()
+    optimizer = zloss.Optimizer(model, torch.optim.SGD, lr=0.1, output_lr=0.5)
+    model(torch.randint(30, (6,)), torch.randint(20, (6,))).backward()
+    optimizer.zero_grad(set_to_none=set_to_none)
+    assert model.output.recorded_gradient() is None
+    before = weights(model)
+    optimizer.step()
+    assert same(weights(model), before)
+
+
+def test_a_captured_step_knows_its_layers() -> None:
+    from zloss.capture import CaptureContext
+
+    model = Model()
+    optimizer = zloss.Optimizer(model, torch.optim.SGD, lr=0.1, output_lr=0.5)
+    context = CaptureContext([optimizer])
+    seen: list[nn.Module] = []
+    context.collect = seen.append  # type: ignore[method-assign]
+    with context:
+        pass
+    assert seen == optimizer.layers
