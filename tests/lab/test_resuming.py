@@ -33,6 +33,22 @@ CASES: dict[str, dict[str, Any]] = {
     "clipped": {"clip": 0.5},
     "sampled": {"head": HeadConfig(head="sampled", options={"num_samples": 4})},
     "hierarchical": {"head": HeadConfig(head="hierarchical"), "output_lr": 0.3},
+    "hierarchical by adam": {
+        "head": HeadConfig(head="hierarchical"),
+        "output_optimizer": "adam",
+        "output_lr": 0.01,
+    },
+    # In the first steps no target is in the last cluster, which has no state then.
+    "adaptive by adam": {
+        "head": HeadConfig(head="adaptive", options={"cutoffs": [2, 10]}),
+        "output_optimizer": "adam",
+        "output_lr": 0.01,
+    },
+    "sampled by adagrad": {
+        "head": HeadConfig(head="sampled", options={"num_samples": 4}),
+        "output_optimizer": "adagrad",
+        "output_lr": 0.1,
+    },
     # The stages of the schedule begin at other steps than the checkpoints.
     "linear": {"schedule": "linear", "steps": 70},
     "decayed": {"weight_decay": 0.01, "output_weight_decay": 0.02},

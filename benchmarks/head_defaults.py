@@ -1,0 +1,256 @@
+"""Find the defaults of every head: `python -m benchmarks.head_defaults DATA`.
+
+DATA is a folder with the corpora of `benchmarks.head_corpora`. Results are written to
+`records/head_defaults.cpu.jsonl` after every trial, and a trial that is recorded is not run again. So the program can
+be stopped at any time and started again.
+
+Every head gets the same number of trials on each of two corpora, Penn Treebank and Yoochoose 1/64. A stage of a search
+changes one thing of the best setting so far: optimizer and rate, a rate between or beyond, the rate of the trunk, the
+initial scale, the bias, and one option of the head itself. The best setting has the largest product of both scores. It
+is then trained with another seed and looked at on the test examples. On Diginetica and citeulike-t it is only checked:
+three other settings show what a search would still have gained.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from math import log, sqrt
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.head_corpora import CorpusName, Splits, load
+from benchmarks.head_trials import HeadTrial, Setting, run_trial, steps_of, trial_key
+from zloss.heads.defaults import OptimizerName
+from zloss_lab.records import provenance, read_records_as, write_records
+
+RECORDS = Path(__file__).parent / "records" / "head_defaults.cpu.jsonl"
+CHOOSING: Sequence[CorpusName] = ("ptb", "yoochoose")
+CHECKING: Sequence[CorpusName] = ("diginetica", "citeulike")
+SAMPLES = (256, 512, 1024, 8192)  # the numbers S that are compared
+_ADAPTIVE_RATES: Mapping[OptimizerName, Sequence[float]] = {
+    "adagrad": (0.1, 0.5),
+    "adam": (3e-3, 1e-2, 3e-2),
+}
+# Good rates of plain SGD are larger where an example changes few rows, or where the loss is scale-invariant.
+_SGD_RATES: Mapping[str, Sequence[float]] = {
+    "sampled": (30.0, 300.0),
+    "factored": (5.0, 15.0, 50.0, 150.0, 500.0, 1500.0, 5000.0),
+    "hierarchical": (1.0, 10.0),
+    "dense": (1.0, 10.0),
+    "adaptive": (1.0, 10.0),
+    "gram": (50.0, 500.0),
+}
+_SEARCHED, _TESTED = 0, 1  # seeds
+# Heads whose rate is chosen once more in longer trainings, in which lower rates may be better. Others are too slow.
+LONGER = ("sampled", "factored", "hierarchical", "nce")
+_TIMES = 4
+
+
+# Each head with its loss, its first options, and the option that the last stage of a search changes.
+HEADS: Mapping[str, tuple[Setting, Mapping[str, Any]]] = {
+    "sampled": (
+        Setting(
+            head="sampled", loss="softmax", optimizer="adam", lr=1.0, options={"num_samples": 512}
+        ),
+        {"sampler": "unigram"},
+    ),
+    "factored": (
+        Setting(head="factored", loss="z_loss", optimizer="sgd", lr=1.0),
+        {"a_factor": 2.0},
+    ),
+    "hierarchical": (
+        Setting(head="hierarchical", loss="softmax", optimizer="adam", lr=1.0),
+        {"clusters": 200},
+    ),
+    "dense": (Setting(head="dense", loss="softmax", optimizer="adam", lr=1.0), {}),
+    "nce": (
+        Setting(
+            head="sampled",
+            loss="nce",
+            optimizer="adam",
+            lr=1.0,
+            options={"num_samples": 512, "bias": True},
+        ),
+        {"sampler": "unigram"},
+    ),
+    "adaptive": (
+        Setting(head="adaptive", loss="softmax", optimizer="adam", lr=1.0),
+        {"div_value": 2.0},
+    ),
+    "gram": (
+        Setting(head="gram", loss="z_loss", optimizer="adam", lr=1.0),
+        {"a_factor": 2.0},
+    ),
+}
+_BIAS = {"adaptive": "head_bias"}  # the name of the option, where it is not "bias"
+
+Score = Callable[[Setting], float]
+
+
+class TimeUp(Exception):
+    """No further trial fits into the time."""
+
+
+class Trials:
+    """The trials in a file, which runs those that are missing.
+
+    Args:
+        path: the file of records.
+        data: the folder of the corpora.
+        ends: the time at which no further trial begins, by `time.monotonic`.
+    """
+
+    def __init__(self, path: Path, data: Path, ends: float) -> None:
+        self.path, self.ends = path, ends
+        self._records = read_records_as(HeadTrial, path) if path.exists() else []
+        self._where = provenance(torch.device("cpu"))
+        self._corpus: Callable[[CorpusName], Splits] = cache(lambda name: load(name, data))
+
+    def trial(
+        self,
+        corpus: CorpusName,
+        setting: Setting,
+        *,
+        times: int = 1,
+        seed: int = _SEARCHED,
+        tests: bool = False,
+    ) -> HeadTrial:
+        """Return a trial from the file, or run it. `times` multiplies its steps."""
+        steps = times * steps_of(corpus, setting.head)
+        found = find(self._records, corpus, setting, steps, seed)
+        if found is not None:
+            return found
+        if time.monotonic() > self.ends:
+            raise TimeUp
+        one = run_trial(
+            self._corpus(corpus),
+            setting,
+            steps=steps,
+            seed=seed,
+            tests=tests,
+            where=self._where,
+        )
+        self._records.append(one)
+        write_records(self.path, self._records)
+        print(f"{corpus:10} {one.score:.4f} {one.cpu_s:6.1f} s  {setting}", flush=True)
+        return one
+
+
+def find(
+    records: Sequence[HeadTrial], corpus: CorpusName, setting: Setting, steps: int, seed: int
+) -> HeadTrial | None:
+    """Return the record of a trial, or None."""
+    wanted = trial_key(corpus, setting, steps, seed)
+    return next((one for one in records if one.key == wanted), None)
+
+
+def search(name: str, score: Score) -> Setting:
+    """Return the best setting of a head. Every head has the same number of trials."""
+    first, own = HEADS[name]
+    best = max(_first_settings(first), key=score)
+    for stage in (_next_rates, _trunk_rates, _scales, _biases):
+        best = max([best, *stage(best, score)], key=score)
+    changed = replace(best, options={**best.options, **own}) if own else _scaled(best, sqrt(3))
+    return max([best, changed], key=score)
+
+
+def _first_settings(first: Setting) -> list[Setting]:
+    """Return all optimizers at all of their rates."""
+    return [
+        replace(first, optimizer=optimizer, lr=lr)
+        for optimizer, rates in _rates(first.head).items()
+        for lr in rates
+    ]
+
+
+def _rates(head: str) -> Mapping[OptimizerName, Sequence[float]]:
+    return {"sgd": _SGD_RATES[head]} | ({} if head == "factored" else _ADAPTIVE_RATES)
+
+
+def _next_rates(best: Setting, score: Score) -> Iterator[Setting]:
+    """Yield the next rate beyond an end of the rates, or the one between the best rate and its better neighbour."""
+    rates = _rates(best.head)[best.optimizer]
+    place = rates.index(best.lr)
+    if place in (0, len(rates) - 1):
+        neighbour = rates[1] if place == 0 else rates[-2]
+        yield replace(best, lr=float(f"{best.lr**2 / neighbour:.3g}"))
+    else:
+        around = [replace(best, lr=rates[place + side]) for side in (-1, 1)]
+        yield replace(best, lr=float(f"{sqrt(best.lr * max(around, key=score).lr):.3g}"))
+
+
+def _trunk_rates(best: Setting, score: Score) -> Iterator[Setting]:
+    yield from (replace(best, trunk_lr=lr) for lr in (1e-2, 1e-3))
+
+
+def _scales(best: Setting, score: Score) -> Iterator[Setting]:
+    yield replace(best, scale=0.1)
+
+
+def _biases(best: Setting, score: Score) -> Iterator[Setting]:
+    name = _BIAS.get(best.head, "bias")
+    yield replace(best, options={**best.options, name: not best.options.get(name, False)})
+
+
+def _scaled(best: Setting, factor: float) -> Setting:
+    return replace(best, lr=float(f"{best.lr * factor:.3g}"))
+
+
+def joint_score(trials: Trials, *, times: int = 1) -> Score:
+    """Return the function of a setting that is the logarithm of the product of its scores on both corpora."""
+    return lambda setting: sum(
+        log(trials.trial(corpus, setting, times=times).score) for corpus in CHOOSING
+    )
+
+
+def around(best: Setting) -> list[Setting]:
+    """Return the settings that show what a search on another corpus would have gained."""
+    return [
+        _scaled(best, 3.0),
+        _scaled(best, 1 / 3),
+        replace(best, trunk_lr=1e-3 if best.trunk_lr > 2e-3 else 3e-3),
+    ]
+
+
+def with_samples(best: Setting) -> list[Setting]:
+    """Return the settings with other numbers of samples, for heads that sample."""
+    if best.loss != "softmax" or best.head != "sampled":
+        return []
+    return [replace(best, options={**best.options, "num_samples": number}) for number in SAMPLES]
+
+
+def measure(name: str, trials: Trials) -> None:
+    """Search for the best setting of a head, test it, and check it on the other corpora."""
+    best = search(name, joint_score(trials))
+    if name in LONGER:
+        rates = [best, *(_scaled(best, factor) for factor in (1 / 3, 3.0))]
+        best = max(rates, key=joint_score(trials, times=_TIMES))
+    for corpus in CHOOSING:
+        for setting in [best, *with_samples(best)]:
+            times = _TIMES if name in LONGER else 1
+            trials.trial(corpus, setting, times=times, seed=_TESTED, tests=True)
+    for corpus in CHECKING:
+        for setting in [best, *around(best), *with_samples(best)]:
+            trials.trial(corpus, setting, seed=_TESTED, tests=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("data", type=Path, help="folder of the corpora")
+    parser.add_argument("--minutes", type=float, default=50.0, help="no trial begins after these")
+    parser.add_argument("--output", type=Path, default=RECORDS)
+    arguments = parser.parse_args()
+    trials = Trials(arguments.output, arguments.data, time.monotonic() + 60 * arguments.minutes)
+    try:
+        for name in HEADS:
+            measure(name, trials)
+    except TimeUp:
+        print("the time is up: start again to go on")
+
+
+if __name__ == "__main__":
+    main()
