@@ -207,13 +207,17 @@ def joint_score(trials: Trials, *, times: int = 1) -> Score:
     )
 
 
+def other_rates(best: Setting) -> list[Setting]:
+    """Return the best setting at other rates, and with Adam."""
+    settings = [_scaled(best, 1 / 3), _scaled(best, 3.0)]
+    if best.head != "factored" and best.optimizer != "adam":
+        settings.append(replace(best, optimizer="adam", lr=0.01))
+    return settings
+
+
 def around(best: Setting) -> list[Setting]:
     """Return the settings that show what a search on another corpus would have gained."""
-    return [
-        _scaled(best, 3.0),
-        _scaled(best, 1 / 3),
-        replace(best, trunk_lr=1e-3 if best.trunk_lr > 2e-3 else 3e-3),
-    ]
+    return [*other_rates(best), replace(best, trunk_lr=1e-3 if best.trunk_lr > 2e-3 else 3e-3)]
 
 
 def with_samples(best: Setting) -> list[Setting]:
@@ -227,8 +231,7 @@ def measure(name: str, trials: Trials) -> None:
     """Search for the best setting of a head, test it, and check it on the other corpora."""
     best = search(name, joint_score(trials))
     if name in LONGER:
-        rates = [best, *(_scaled(best, factor) for factor in (1 / 3, 3.0))]
-        best = max(rates, key=joint_score(trials, times=_TIMES))
+        best = max([best, *other_rates(best)], key=joint_score(trials, times=_TIMES))
     for corpus in CHOOSING:
         for setting in [best, *with_samples(best)]:
             times = _TIMES if name in LONGER else 1

@@ -183,6 +183,7 @@ class Head(nn.Module, ABC):
 
     def sgd(self, lr: float, *, weight_decay: float = 0.0) -> Optimizer:
         """Return plain SGD for all parameters of the head: `optimizer("sgd", lr=lr)`."""
+        check_rates(lr, weight_decay)
         return self.optimizer("sgd", lr=lr, weight_decay=weight_decay)
 
     def _measured(
