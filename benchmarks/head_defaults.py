@@ -13,7 +13,7 @@ three other settings show what a search would still have gained.
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from math import log, sqrt
@@ -46,45 +46,24 @@ _SGD_RATES: Mapping[str, Sequence[float]] = {
 }
 _SEARCHED, _TESTED = 0, 1  # seeds
 # Heads whose rate is chosen once more in longer trainings, in which lower rates may be better. Others are too slow.
-LONGER = ("sampled", "factored", "hierarchical", "nce")
+LONGER = ("sampled", "factored")
 _TIMES = 4
 
 
-# Each head with its loss, its first options, and the option that the last stage of a search changes.
+def _first(head: str, loss: str = "softmax", **options: Any) -> Setting:
+    """Return a setting whose optimizer and rate the first stage of a search replaces."""
+    return Setting(head=head, loss=loss, optimizer="sgd", lr=1.0, options=options)
+
+
+# Each head with its first setting, and the option that the last stage of a search changes.
 HEADS: Mapping[str, tuple[Setting, Mapping[str, Any]]] = {
-    "sampled": (
-        Setting(
-            head="sampled", loss="softmax", optimizer="adam", lr=1.0, options={"num_samples": 512}
-        ),
-        {"sampler": "unigram"},
-    ),
-    "factored": (
-        Setting(head="factored", loss="z_loss", optimizer="sgd", lr=1.0),
-        {"a_factor": 2.0},
-    ),
-    "hierarchical": (
-        Setting(head="hierarchical", loss="softmax", optimizer="adam", lr=1.0),
-        {"clusters": 200},
-    ),
-    "dense": (Setting(head="dense", loss="softmax", optimizer="adam", lr=1.0), {}),
-    "nce": (
-        Setting(
-            head="sampled",
-            loss="nce",
-            optimizer="adam",
-            lr=1.0,
-            options={"num_samples": 512, "bias": True},
-        ),
-        {"sampler": "unigram"},
-    ),
-    "adaptive": (
-        Setting(head="adaptive", loss="softmax", optimizer="adam", lr=1.0),
-        {"div_value": 2.0},
-    ),
-    "gram": (
-        Setting(head="gram", loss="z_loss", optimizer="adam", lr=1.0),
-        {"a_factor": 2.0},
-    ),
+    "sampled": (_first("sampled", num_samples=512), {"sampler": "unigram"}),
+    "factored": (_first("factored", "z_loss"), {"a_factor": 2.0}),
+    "dense": (_first("dense"), {}),
+    "hierarchical": (_first("hierarchical"), {"clusters": 200}),
+    "nce": (_first("sampled", "nce", num_samples=512, bias=True), {"sampler": "unigram"}),
+    "adaptive": (_first("adaptive"), {"div_value": 2.0}),
+    "gram": (_first("gram", "z_loss"), {"a_factor": 2.0}),
 }
 _BIAS = {"adaptive": "head_bias"}  # the name of the option, where it is not "bias"
 
@@ -106,8 +85,7 @@ class Trials:
 
     def __init__(self, path: Path, data: Path, ends: float) -> None:
         self.path, self.ends = path, ends
-        self._records = read_records_as(HeadTrial, path) if path.exists() else []
-        self._where = provenance(torch.device("cpu"))
+        self.records = read_records_as(HeadTrial, path) if path.exists() else []
         self._corpus: Callable[[CorpusName], Splits] = cache(lambda name: load(name, data))
 
     def trial(
@@ -121,8 +99,7 @@ class Trials:
     ) -> HeadTrial:
         """Return a trial from the file, or run it. `times` multiplies its steps."""
         steps = times * steps_of(corpus, setting.head)
-        found = find(self._records, corpus, setting, steps, seed)
-        if found is not None:
+        if found := self.recorded(corpus, setting, times=times, seed=seed):
             return found
         if time.monotonic() > self.ends:
             raise TimeUp
@@ -132,33 +109,44 @@ class Trials:
             steps=steps,
             seed=seed,
             tests=tests,
-            where=self._where,
+            where=provenance(torch.device("cpu")),
         )
-        self._records.append(one)
-        write_records(self.path, self._records)
+        self.records.append(one)
+        write_records(self.path, self.records)
         print(f"{corpus:10} {one.score:.4f} {one.cpu_s:6.1f} s  {setting}", flush=True)
         return one
 
-
-def find(
-    records: Sequence[HeadTrial], corpus: CorpusName, setting: Setting, steps: int, seed: int
-) -> HeadTrial | None:
-    """Return the record of a trial, or None."""
-    wanted = trial_key(corpus, setting, steps, seed)
-    return next((one for one in records if one.key == wanted), None)
-
-
-def search(name: str, score: Score) -> Setting:
-    """Return the best setting of a head. Every head has the same number of trials."""
-    first, own = HEADS[name]
-    best = max(_first_settings(first), key=score)
-    for stage in (_next_rates, _trunk_rates, _scales, _biases):
-        best = max([best, *stage(best, score)], key=score)
-    changed = replace(best, options={**best.options, **own}) if own else _scaled(best, sqrt(3))
-    return max([best, changed], key=score)
+    def recorded(
+        self, corpus: CorpusName, setting: Setting, *, times: int = 1, seed: int = _SEARCHED
+    ) -> HeadTrial | None:
+        """Return a trial from the file, or None."""
+        wanted = trial_key(corpus, setting, times * steps_of(corpus, setting.head), seed)
+        return next((one for one in self.records if one.key == wanted), None)
 
 
-def _first_settings(first: Setting) -> list[Setting]:
+def search(name: str, score: Score, *, stages: int = 5) -> Setting:
+    """Return the best setting of a head after some stages. Every head has the same number of trials."""
+    best = max(first_settings(HEADS[name][0]), key=score)
+    all_stages: list[Callable[[Setting], Iterable[Setting]]] = [
+        lambda best: [next_rate(best, score)],
+        trunk_rates,
+        scales,
+        biases,
+        lambda best: [last_change(name, best)],
+    ]
+    for stage in all_stages[:stages]:
+        best = max([best, *stage(best)], key=score)
+    return best
+
+
+def search_longer(best: Setting, score: Score) -> Setting:
+    """Return the best of other rates and Adam around a setting, and then of other rates, the bias and a slow trunk."""
+    best = max([best, *other_rates(best)], key=score)
+    best = max([best, _scaled(best, 1 / 3), _scaled(best, 3.0)], key=score)
+    return max([best, *biases(best), replace(best, trunk_lr=3e-3)], key=score)
+
+
+def first_settings(first: Setting) -> list[Setting]:
     """Return all optimizers at all of their rates."""
     return [
         replace(first, optimizer=optimizer, lr=lr)
@@ -171,29 +159,37 @@ def _rates(head: str) -> Mapping[OptimizerName, Sequence[float]]:
     return {"sgd": _SGD_RATES[head]} | ({} if head == "factored" else _ADAPTIVE_RATES)
 
 
-def _next_rates(best: Setting, score: Score) -> Iterator[Setting]:
-    """Yield the next rate beyond an end of the rates, or the one between the best rate and its better neighbour."""
+def next_rate(best: Setting, score: Score) -> Setting:
+    """Return the setting at a rate beyond an end of the rates, or between the best rate and its better neighbour."""
     rates = _rates(best.head)[best.optimizer]
     place = rates.index(best.lr)
     if place in (0, len(rates) - 1):
         neighbour = rates[1] if place == 0 else rates[-2]
-        yield replace(best, lr=float(f"{best.lr**2 / neighbour:.3g}"))
-    else:
-        around = [replace(best, lr=rates[place + side]) for side in (-1, 1)]
-        yield replace(best, lr=float(f"{sqrt(best.lr * max(around, key=score).lr):.3g}"))
+        return replace(best, lr=float(f"{best.lr**2 / neighbour:.3g}"))
+    around = [replace(best, lr=rates[place + side]) for side in (-1, 1)]
+    return replace(best, lr=float(f"{sqrt(best.lr * max(around, key=score).lr):.3g}"))
 
 
-def _trunk_rates(best: Setting, score: Score) -> Iterator[Setting]:
-    yield from (replace(best, trunk_lr=lr) for lr in (1e-2, 1e-3))
+def trunk_rates(best: Setting) -> list[Setting]:
+    """Return the setting at other rates of the layers below the head."""
+    return [replace(best, trunk_lr=lr) for lr in (1e-2, 1e-3)]
 
 
-def _scales(best: Setting, score: Score) -> Iterator[Setting]:
-    yield replace(best, scale=0.1)
+def scales(best: Setting) -> list[Setting]:
+    """Return the setting with smaller initial weights of the head."""
+    return [replace(best, scale=0.1)]
 
 
-def _biases(best: Setting, score: Score) -> Iterator[Setting]:
+def biases(best: Setting) -> list[Setting]:
+    """Return the setting with a bias, or without if it has one."""
     name = _BIAS.get(best.head, "bias")
-    yield replace(best, options={**best.options, name: not best.options.get(name, False)})
+    return [replace(best, options={**best.options, name: not best.options.get(name, False)})]
+
+
+def last_change(name: str, best: Setting) -> Setting:
+    """Return the setting with another value of an option of the head, or at a higher rate if it has no option."""
+    own = HEADS[name][1]
+    return replace(best, options={**best.options, **own}) if own else _scaled(best, sqrt(3))
 
 
 def _scaled(best: Setting, factor: float) -> Setting:
@@ -227,18 +223,30 @@ def with_samples(best: Setting) -> list[Setting]:
     return [replace(best, options={**best.options, "num_samples": number}) for number in SAMPLES]
 
 
-def measure(name: str, trials: Trials) -> None:
-    """Search for the best setting of a head, test it, and check it on the other corpora."""
+def choose(name: str, trials: Trials) -> Setting:
+    """Return the setting of a head that is its default."""
     best = search(name, joint_score(trials))
     if name in LONGER:
-        best = max([best, *other_rates(best)], key=joint_score(trials, times=_TIMES))
-    for corpus in CHOOSING:
-        for setting in [best, *with_samples(best)]:
-            times = _TIMES if name in LONGER else 1
-            trials.trial(corpus, setting, times=times, seed=_TESTED, tests=True)
+        best = search_longer(best, joint_score(trials, times=_TIMES))
+    return best
+
+
+def measure(name: str, trials: Trials) -> None:
+    """Choose the default of a head, test it, and check it on the other corpora."""
+    best, times = choose(name, trials), times_of(name)
+    for corpus in (*CHOOSING, *CHECKING):
+        trials.trial(corpus, best, times=times, seed=_TESTED, tests=True)
     for corpus in CHECKING:
-        for setting in [best, *around(best), *with_samples(best)]:
+        for setting in around(best):
+            trials.trial(corpus, setting, times=times, seed=_TESTED, tests=True)
+    for setting in with_samples(best):
+        for corpus in CHOOSING:
             trials.trial(corpus, setting, seed=_TESTED, tests=True)
+
+
+def times_of(name: str) -> int:
+    """Return how many times the steps of a search the last trainings of a head have."""
+    return _TIMES if name in LONGER else 1
 
 
 def main() -> None:
