@@ -45,8 +45,8 @@ _SGD_RATES: Mapping[str, Sequence[float]] = {
     "gram": (50.0, 500.0),
 }
 _SEARCHED, _TESTED = 0, 1  # seeds
-# Heads whose rate is chosen once more in longer trainings, in which lower rates may be better. Others are too slow.
-LONGER = ("sampled", "factored")
+# Heads whose rate is chosen once more in longer trainings, in which lower rates may be better.
+LONGER = ("sampled",)
 _TIMES = 4
 
 
@@ -58,10 +58,10 @@ def _first(head: str, loss: str = "softmax", **options: Any) -> Setting:
 # Each head with its first setting, and the option that the last stage of a search changes.
 HEADS: Mapping[str, tuple[Setting, Mapping[str, Any]]] = {
     "sampled": (_first("sampled", num_samples=512), {"sampler": "unigram"}),
-    "factored": (_first("factored", "z_loss"), {"a_factor": 2.0}),
-    "dense": (_first("dense"), {}),
     "hierarchical": (_first("hierarchical"), {"clusters": 200}),
+    "factored": (_first("factored", "z_loss"), {"a_factor": 2.0}),
     "nce": (_first("sampled", "nce", num_samples=512, bias=True), {"sampler": "unigram"}),
+    "dense": (_first("dense"), {}),
     "adaptive": (_first("adaptive"), {"div_value": 2.0}),
     "gram": (_first("gram", "z_loss"), {"a_factor": 2.0}),
 }
@@ -233,20 +233,13 @@ def choose(name: str, trials: Trials) -> Setting:
 
 def measure(name: str, trials: Trials) -> None:
     """Choose the default of a head, test it, and check it on the other corpora."""
-    best, times = choose(name, trials), times_of(name)
-    for corpus in (*CHOOSING, *CHECKING):
-        trials.trial(corpus, best, times=times, seed=_TESTED, tests=True)
-    for corpus in CHECKING:
-        for setting in around(best):
-            trials.trial(corpus, setting, times=times, seed=_TESTED, tests=True)
-    for setting in with_samples(best):
-        for corpus in CHOOSING:
+    best = choose(name, trials)
+    for corpus in CHOOSING:
+        for setting in [best, *with_samples(best)]:
             trials.trial(corpus, setting, seed=_TESTED, tests=True)
-
-
-def times_of(name: str) -> int:
-    """Return how many times the steps of a search the last trainings of a head have."""
-    return _TIMES if name in LONGER else 1
+    for corpus in CHECKING:
+        for setting in [best, *around(best)]:
+            trials.trial(corpus, setting, seed=_TESTED, tests=True)
 
 
 def main() -> None:
