@@ -216,11 +216,10 @@ def around(best: Setting) -> list[Setting]:
     return [*other_rates(best), replace(best, trunk_lr=1e-3 if best.trunk_lr > 2e-3 else 3e-3)]
 
 
-def with_samples(best: Setting) -> list[Setting]:
-    """Return the settings with other numbers of samples, for heads that sample."""
-    if best.loss != "softmax" or best.head != "sampled":
-        return []
-    return [replace(best, options={**best.options, "num_samples": number}) for number in SAMPLES]
+def with_samples(best: Setting, number: int) -> list[Setting]:
+    """Return the settings with S samples, at several rates: with more samples, a row moves in more steps."""
+    one = replace(best, options={**best.options, "num_samples": number})
+    return [one, _scaled(one, 1 / 3), replace(one, optimizer="sgd", lr=100.0)]
 
 
 def choose(name: str, trials: Trials) -> Setting:
@@ -234,8 +233,11 @@ def choose(name: str, trials: Trials) -> Setting:
 def measure(name: str, trials: Trials) -> None:
     """Choose the default of a head, test it, and check it on the other corpora."""
     best = choose(name, trials)
+    settings = [best]
+    if name == "sampled":
+        settings += [setting for number in SAMPLES for setting in with_samples(best, number)]
     for corpus in CHOOSING:
-        for setting in [best, *with_samples(best)]:
+        for setting in settings:
             trials.trial(corpus, setting, seed=_TESTED, tests=True)
     for corpus in CHECKING:
         for setting in [best, *around(best)]:

@@ -10,6 +10,7 @@ from benchmarks.head_defaults import (
     CHOOSING,
     HEADS,
     RECORDS,
+    SAMPLES,
     TimeUp,
     Trials,
     around,
@@ -82,8 +83,13 @@ def _cells(name: str, trials: Trials) -> list[str]:
 
 
 def described(setting: Setting) -> str:
-    """Return the optimizers of a setting in words."""
-    return f"{_OPTIMIZERS[setting.optimizer]} {setting.lr:g}; {setting.trunk_lr:g}"
+    """Return the optimizers of a setting in words, first the one of the head."""
+    return f"{named(setting)}; {setting.trunk_lr:g}"
+
+
+def named(setting: Setting) -> str:
+    """Return the optimizer of the head in words."""
+    return f"{_OPTIMIZERS[setting.optimizer]} {setting.lr:g}"
 
 
 def tested(trial: HeadTrial) -> str:
@@ -136,21 +142,27 @@ def head_changes() -> str:
 
 
 def head_samples() -> str:
-    """Return scores and times of the sampled softmax with other numbers of samples."""
+    """Return scores and times of the sampled softmax with other numbers of samples, each at its best rate."""
     trials = recorded_trials()
     try:
         best = choose("sampled", trials)
     except TimeUp:
         return NOT_RUN
-    rows, pace = [], None
-    for setting in with_samples(best):
-        found = [trials.recorded(corpus, setting, seed=1) for corpus in CHOOSING]
-        if not all(found):
-            continue
-        seconds = [one.cpu_s for one in found if one]
-        pace = pace or sum(seconds)
-        cells = [tested(one) for one in found if one]
-        rows.append([f"{setting.options['num_samples']:,}", *cells, f"{sum(seconds) / pace:.1f}"])
+    rows, pace = [], 0.0
+    for number in SAMPLES:
+        cells, seconds = [f"{number:,}"], 0.0
+        for corpus in CHOOSING:
+            settings = with_samples(best, number)
+            found = [trials.recorded(corpus, setting, seed=1) for setting in settings]
+            measured = [one for one in found if one]
+            if len(measured) < len(settings):
+                cells.append(NOT_RUN)
+                continue
+            top = max(measured, key=lambda one: one.score)
+            cells.append(f"{tested(top)} ({named(top.setting)})")
+            seconds += measured[0].cpu_s
+        pace = pace or seconds
+        rows.append([*cells, f"{seconds / pace:.1f}" if NOT_RUN not in cells else NOT_RUN])
     columns = ["S", *(_CORPORA[corpus] for corpus in CHOOSING), "time of a training / S = 256"]
     return markdown_table(columns, rows)
 

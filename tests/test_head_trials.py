@@ -15,7 +15,7 @@ from benchmarks.head_trials import HeadTrial, Setting, advised_a, run_trial, tri
 from zloss.heads import defaults
 from zloss_lab.records import read_records, read_records_as
 
-ITEMS = 40
+ITEMS = 300
 
 
 def made_up(name: str = "yoochoose") -> Splits:
@@ -55,15 +55,15 @@ def test_every_head_has_the_same_number_of_trials(name: str) -> None:
         assert scores[trial_key("ptb", best, 1, 0)] == max(scores.values())
 
 
+@pytest.mark.filterwarnings("ignore:.* refactors within")  # with as few classes they are usual
 @pytest.mark.parametrize("name", HEADS)
 def test_a_trial_of_each_head_learns(name: str) -> None:
     data, first = made_up(), HEADS[name][0]
-    setting = replace(first, lr=1.0, scale=0.5)
-    if name == "gram":
-        setting = replace(setting, optimizer="adam", lr=0.01)
-    trial = run_trial(data, setting, steps=120, seed=0, tests=True, where=WHERE)
+    others = replace(first, optimizer="adam", lr=0.03, scale=0.5)
+    setting = replace(first, lr=0.5) if name == "factored" else others
+    trial = run_trial(data, setting, steps=150, seed=0, tests=True, where=WHERE)
     assert trial.test == trial.validation
-    assert trial.score == trial.validation["recall@20"] > 0.6, "20 of 40 items by chance: 0.5"
+    assert trial.score == trial.validation["recall@20"] > 0.3, "chance: 20 of 300"
     assert HeadTrial.from_record(trial.to_record()) == trial
 
 
