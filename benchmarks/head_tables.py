@@ -13,12 +13,12 @@ from benchmarks.head_defaults import (
     SAMPLES,
     TimeUp,
     Trials,
-    around,
     biases,
     choose,
     first_settings,
     joint_score,
     last_change,
+    other_rates,
     scales,
     search,
     trunk_rates,
@@ -72,7 +72,7 @@ def _cells(name: str, trials: Trials) -> list[str]:
         return [NOT_RUN] * (1 + len(CHOOSING) + len(CHECKING))
     cells = [described(best)]
     for corpus in (*CHOOSING, *CHECKING):
-        settings = [best, *(around(best) if corpus in CHECKING else [])]
+        settings = [best, *(other_rates(best) if corpus in CHECKING else [])]
         found = [one for setting in settings if (one := trials.recorded(corpus, setting, seed=1))]
         if len(found) < len(settings):
             cells.append(NOT_RUN)
@@ -117,28 +117,21 @@ def head_optimizers() -> str:
 
 
 def head_changes() -> str:
-    """Return the scores of single changes of the setting that was best at their stage of the search."""
+    """Return the scores of single changes of the sampled softmax, each beside the best setting before it."""
     trials = recorded_trials()
-    stages: dict[str, Callable[[Setting], Sequence[Setting]]] = {
-        "trunk rate 0.01, 0.001": trunk_rates,
-        "weights x 0.1": scales,
-        "bias added or left out": biases,
+    score, rows = joint_score(trials), []
+    best = search("sampled", score, stages=1)
+    changes: dict[str, Callable[[Setting], Sequence[Setting]]] = {
+        "rate of the trunk 0.01 instead of 0.003": lambda best: trunk_rates(best)[:1],
+        "initial weights x 0.1": scales,
+        "with a bias": biases,
+        "sampler by frequency^0.75": lambda best: [last_change("sampled", best)],
     }
-    rows = []
-    for name in HEADS:
-        row = [_TITLES[name]]
-        try:
-            score, best = joint_score(trials), search(name, joint_score(trials), stages=1)
-            for stage in stages.values():
-                row.append(", ".join(_mean(score(setting)) for setting in stage(best)))
-                best = max([best, *stage(best)], key=score)
-            changed = last_change(name, best)
-            what = ", ".join(f"{key} {value}" for key, value in HEADS[name][1].items())
-            row.append(f"{_mean(score(changed))} ({what or f'rate {changed.lr:g}'})")
-        except TimeUp:
-            row += [NOT_RUN] * (2 + len(stages) - len(row))
-        rows.append(row)
-    return markdown_table(["head", *stages, "one option"], rows)
+    for title, change in changes.items():
+        (changed,) = change(best)
+        rows.append([title, _mean(score(best)), _mean(score(changed))])
+        best = max(best, changed, key=score)
+    return markdown_table(["sampled softmax, S = 512", "before", "with the change"], rows)
 
 
 def head_samples() -> str:

@@ -13,7 +13,7 @@ from benchmarks.markdown_cells import (
 from benchmarks.measurements import Measurements, Step, first
 from reproduction.report.timings import Timings, fastest, ratio_to_z_loss
 from reproduction.timed_parts import DEVICES, Device
-from zloss_lab.bench.entries import head_title
+from zloss_lab.bench.entries import ENTRIES, head_title
 from zloss_lab.bench.output_suite import ONE_BILLION_WORD
 from zloss_lab.bench.random_inputs import Law
 from zloss_lab.bench.schema import LayerRecord, ProfileRecord
@@ -38,7 +38,7 @@ def speed(measured: Measurements) -> str:
         rows.append([head_title(entry), on_cpu, _ratio(measured, "cuda", entry)])
     growth = [_growth(measured, device) for device in DEVICES]
     rows.append(["factored Z-loss, many classes / few", *growth])
-    what = "one step of the output layer / factored Z-loss, B = 200, H = 512, C = 793,471"
+    what = "one step, 793,471 classes / factored Z-loss"
     table = markdown_table([what, "CPU", "GPU"], rows)
     factored = fastest(measured.latest("output", "cuda"), FACTORED_KEYS, **LARGEST)
     last = f"| factored Z-loss | | {milliseconds(factored)} |"
@@ -70,7 +70,7 @@ def heads(measured: Measurements) -> str:
     columns = ["one step, B = 200, H = 512", *places, "memory, CPU", "memory, GPU"]
     on_cpu, on_gpu = (measured.bench_records(LayerRecord, "output", device) for device in DEVICES)
     rows = []
-    for entry, targets, launch in _rows(on_gpu):
+    for entry, targets, launch in _rows([*on_gpu, *on_cpu]):
         where = {"entry": entry, "batch": 200, "targets": targets, "launch": launch}
         law = ", words by frequency" if targets == "zipf" else ""
         graph = ", CUDA graph" if launch == "graph" else ""
@@ -82,7 +82,7 @@ def heads(measured: Measurements) -> str:
 
 
 def _rows(records: list[LayerRecord]) -> list[tuple[str, Law, Launch]]:
-    """Return head, targets and launch of each row, in the order of the records; rows of one head are together."""
+    """Return head, targets and launch of each row, in the order of `ENTRIES`; heads that are former ones come last."""
     shown = [
         record
         for record in records
@@ -91,7 +91,8 @@ def _rows(records: list[LayerRecord]) -> list[tuple[str, Law, Launch]]:
     ]
     order = list(dict.fromkeys((record.entry, record.targets) for record in shown))
     rows = dict.fromkeys((record.entry, record.targets, record.launch) for record in shown)
-    return sorted(rows, key=lambda row: order.index(row[:2]))
+    places = {key: place for place, key in enumerate(ENTRIES)}
+    return sorted(rows, key=lambda row: (places.get(row[0], len(places)), order.index(row[:2])))
 
 
 def _cells_of_head(
@@ -116,9 +117,10 @@ def _marked(
     records: list[LayerRecord],
 ) -> str:
     """Return the cell, with a star where it was not measured together with the first of all records."""
+    text = cell(record)
     if record is None or record.time_ms is None or record.commit == records[0].commit:
-        return cell(record)
-    return f"{cell(record)}*"
+        return text
+    return f"{text}*" if text else ""
 
 
 def gram(measured: Measurements) -> str:
