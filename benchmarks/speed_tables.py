@@ -13,7 +13,7 @@ from benchmarks.markdown_cells import (
 from benchmarks.measurements import Measurements, Step, first
 from reproduction.report.timings import Timings, fastest, ratio_to_z_loss
 from reproduction.timed_parts import DEVICES, Device
-from zloss_lab.bench.entries import head_title
+from zloss_lab.bench.entries import ENTRIES, head_title
 from zloss_lab.bench.output_suite import ONE_BILLION_WORD
 from zloss_lab.bench.random_inputs import Law
 from zloss_lab.bench.schema import LayerRecord, ProfileRecord
@@ -22,6 +22,7 @@ from zloss_lab.bench.steps import Launch
 LARGEST = {"batch": 200, "classes": ONE_BILLION_WORD, "targets": "uniform"}
 FACTORED_KEYS = ("factored",)
 _GPU_SOFTMAXES = ("dense-tf32", "dense-compiled")
+_SAMPLED = ("sampled-512", "sampled-1024", "sampled")
 _SIZES = (10_000, 100_000, ONE_BILLION_WORD)
 _OF_ANOTHER_RUN = (
     "With * of another run: compare such times with each other; "
@@ -32,23 +33,27 @@ _OF_ANOTHER_RUN = (
 def speed(measured: Measurements) -> str:
     """Return the short table: ratios on the CPU, where times of other machines mean little, and on the GPU."""
     rows = []
-    for entry in ("dense", *_GPU_SOFTMAXES, "hierarchical", "sampled"):
+    for entry in ("dense", *_GPU_SOFTMAXES, "hierarchical", *_SAMPLED):
         on_cpu = "" if entry in _GPU_SOFTMAXES else _ratio(measured, "cpu", entry)
-        label = f"{head_title(entry)}, 793,471 classes / factored Z-loss"
-        rows.append([label, on_cpu, _ratio(measured, "cuda", entry)])
+        rows.append([head_title(entry), on_cpu, _ratio(measured, "cuda", entry)])
     growth = [_growth(measured, device) for device in DEVICES]
     rows.append(["factored Z-loss, many classes / few", *growth])
-    table = markdown_table(["one step of the output layer, B = 200, H = 512", "CPU", "GPU"], rows)
+    what = "one step, 793,471 classes / factored Z-loss"
+    table = markdown_table([what, "CPU", "GPU"], rows)
     factored = fastest(measured.latest("output", "cuda"), FACTORED_KEYS, **LARGEST)
-    last = f"| factored Z-loss, 793,471 classes | | {milliseconds(factored)} |"
-    return f"{table}\n{last}\n\n{measured.source('output')}"
+    last = f"| factored Z-loss | | {milliseconds(factored)} |"
+    star = "\n\n* of another run, beside other work." if "*" in table else ""
+    return f"{table}\n{last}{star}\n\n{measured.source('output')}"
 
 
 def _ratio(measured: Measurements, device: Device, entry: str) -> str:
-    """Return the ratio of a head to the factored one, both of the latest run."""
-    run = measured.latest("output", device)
-    own, pace = (fastest(run, entries, **LARGEST) for entries in ((entry,), FACTORED_KEYS))
-    return number(ratio_to_z_loss(own, pace, device))
+    """Return the ratio of a head to the factored one, both of the latest run that has both; a star if it is older."""
+    for number_of_run, run in enumerate(measured.runs("output", device)):
+        own, pace = (fastest(run, entries, **LARGEST) for entries in ((entry,), FACTORED_KEYS))
+        if own and pace:
+            star = "*" if number_of_run else ""
+            return f"{number(ratio_to_z_loss(own, pace, device))}{star}"
+    return NOT_RUN
 
 
 def _growth(measured: Measurements, device: Device) -> str:
@@ -65,7 +70,7 @@ def heads(measured: Measurements) -> str:
     columns = ["one step, B = 200, H = 512", *places, "memory, CPU", "memory, GPU"]
     on_cpu, on_gpu = (measured.bench_records(LayerRecord, "output", device) for device in DEVICES)
     rows = []
-    for entry, targets, launch in _rows(on_gpu):
+    for entry, targets, launch in _rows([*on_gpu, *on_cpu]):
         where = {"entry": entry, "batch": 200, "targets": targets, "launch": launch}
         law = ", words by frequency" if targets == "zipf" else ""
         graph = ", CUDA graph" if launch == "graph" else ""
@@ -77,7 +82,7 @@ def heads(measured: Measurements) -> str:
 
 
 def _rows(records: list[LayerRecord]) -> list[tuple[str, Law, Launch]]:
-    """Return head, targets and launch of each row, in the order of the records; rows of one head are together."""
+    """Return head, targets and launch of each row, in the order of `ENTRIES`; heads that are former ones come last."""
     shown = [
         record
         for record in records
@@ -86,7 +91,8 @@ def _rows(records: list[LayerRecord]) -> list[tuple[str, Law, Launch]]:
     ]
     order = list(dict.fromkeys((record.entry, record.targets) for record in shown))
     rows = dict.fromkeys((record.entry, record.targets, record.launch) for record in shown)
-    return sorted(rows, key=lambda row: order.index(row[:2]))
+    places = {key: place for place, key in enumerate(ENTRIES)}
+    return sorted(rows, key=lambda row: (places.get(row[0], len(places)), order.index(row[:2])))
 
 
 def _cells_of_head(
@@ -111,9 +117,10 @@ def _marked(
     records: list[LayerRecord],
 ) -> str:
     """Return the cell, with a star where it was not measured together with the first of all records."""
+    text = cell(record)
     if record is None or record.time_ms is None or record.commit == records[0].commit:
-        return cell(record)
-    return f"{cell(record)}*"
+        return text
+    return f"{text}*" if text else ""
 
 
 def gram(measured: Measurements) -> str:

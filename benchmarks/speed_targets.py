@@ -56,7 +56,7 @@ def _layer_targets(measured: Measurements) -> Iterator[Target]:
             ("dense softmax (best of TF32, bf16, compiled)", _DENSE, dense),
             ("cut cross-entropy (the faster of both modes)", _CUT, cut),
             ("hierarchical softmax", ("hierarchical",), hierarchical),
-            ("sampled softmax, 8192 samples", ("sampled",), sampled),
+            ("sampled softmax, 8,192 samples", ("sampled",), sampled),
         ):
             quotient = measured.quotient("output", "cuda", {"entries": entries} | where, factored)
             yield Target(f"{label} / factored, B = {batch:,}", f">= {bound}", quotient)

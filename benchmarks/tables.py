@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks import (
     campaign_table,
     coverage_table,
+    head_tables,
     mutation_table,
     size_table,
     versions,
@@ -52,6 +53,15 @@ TABLES: dict[str, Callable[[], str]] = {
     **{name: partial(_excerpt, name) for name in EXCERPTS},
     "campaign": campaign_table.recorded_table,
     "coverage": coverage_table.recorded_table,
+    **{
+        table.__name__: table
+        for table in (
+            head_tables.head_defaults,
+            head_tables.head_optimizers,
+            head_tables.head_changes,
+            head_tables.head_samples,
+        )
+    },
     "mutation": mutation_table.recorded_table,
     "size": size_table.recorded_table,
     "versions": versions.recorded_table,

@@ -169,6 +169,7 @@ def test_rates_are_numbers(bad: Any) -> None:
     for use in (
         lambda: zloss.FactoredSGD(layer, bad),
         lambda: zloss.RowSGD(head.parameters(), bad),
+        lambda: zloss.RowAdam(head.parameters(), bad),
         lambda: head.sgd(bad),
         lambda: layer.step_(bad),
         lambda: zloss.FactoredSGD([{"layers": [layer], "lr": bad}], 1.0),

@@ -129,11 +129,11 @@ def test_new_records_take_the_place_of_old_ones(tmp_path: Path) -> None:
             time_ms=9.0,
             ratio_to_factored=4.25,
         )
-    assert "| factored Z-loss, 793,471 classes | | 2.00 ms |" in speed(measured)
-    assert "| sampled softmax, 793,471 classes / factored Z-loss | 4.25 | 4.5 |" in speed(measured)
-    assert "| dense softmax, 793,471 classes / factored Z-loss | not run | not run |" in speed(
-        measured
-    )
+    table = speed(measured)
+    assert "| factored Z-loss | | 2.00 ms |" in table
+    assert "| sampled softmax, 8,192 samples | 4.25 | 4.5 |" in table
+    assert "| dense softmax | not run | not run |" in table
+    assert "of another run" not in table
     assert "| factored, CUDA graph |  |  |  | 2.00 ms | not run | 2.00 ms |  |  |" in heads(
         measured
     )
@@ -156,8 +156,19 @@ def test_no_time_is_divided_by_that_of_another_run(tmp_path: Path) -> None:
         "| cut cross-entropy (the faster of both modes) / factored, B = 200 | >= 60 | 100 |"
         in lines
     )
-    assert "| sampled softmax, 8192 samples / factored, B = 200 | >= 5 | 8 |" in lines
+    assert "| sampled softmax, 8,192 samples / factored, B = 200 | >= 5 | 8 |" in lines
     assert "| B = 200 | not run | 2.00 |" in gram(measured).splitlines()
+
+
+def test_a_head_of_an_earlier_run_has_the_ratio_of_that_run(tmp_path: Path) -> None:
+    measured = Measurements(tmp_path)
+    keep(tmp_path, "output.cuda.jsonl", entry="factored", time_ms=1.0)
+    keep(tmp_path, "output_layer.cuda.jsonl", entry="factored", time_ms=4.0)
+    keep(tmp_path, "output_layer.cuda.jsonl", entry="sampled-512", time_ms=2.0)
+    keep(tmp_path, "samples.cuda.jsonl", entry="sampled-512", time_ms=1e9)  # has no factored step
+    table = speed(measured)
+    assert "| sampled softmax, 512 samples | not run | 0.5* |" in table
+    assert "* of another run" in table
 
 
 def test_cells_of_earlier_runs_are_marked(tmp_path: Path) -> None:
@@ -191,7 +202,7 @@ def test_cells_of_earlier_runs_are_marked(tmp_path: Path) -> None:
         in table
     )
     assert (
-        "| NCE | not run | not run | 6* | not run | not run | 3.00 ms* | 1.00 GB* | 1.00 GB* |"
+        "| NCE, 8,192 samples | not run | not run | 6* | not run | not run | 3.00 ms* | 1.00 GB* | 1.00 GB* |"
         in table
     )
     assert "With * of another run" in table

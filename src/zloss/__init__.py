@@ -35,6 +35,7 @@ from zloss.metrics import Perplexity as Perplexity
 from zloss.metrics import TopKError as TopKError
 from zloss.optim import FactoredSGD as FactoredSGD
 from zloss.optim import Optimizer as Optimizer
+from zloss.optim import RowAdam as RowAdam
 from zloss.optim import RowSGD as RowSGD
 from zloss.optim import clip_grad_norm_ as clip_grad_norm_
 from zloss.parallel import gather_batch as gather_batch

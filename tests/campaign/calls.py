@@ -216,6 +216,10 @@ def row_sgd(rng: random.Random) -> zloss.RowSGD:
     return zloss.RowSGD(embedding(rng).parameters(), 0.5)
 
 
+def row_adam(rng: random.Random) -> zloss.RowAdam:
+    return zloss.RowAdam(embedding(rng).parameters(), 0.5)
+
+
 def closure(_: random.Random) -> Given:
     return Given(lambda: torch.ones(()), Kind.FUNCTION)
 

@@ -86,6 +86,9 @@ HEAD_CALLS: dict[str, Maker] = {
     "Head.class_at": on(head(), "class_at", positions=c.index),
     "Head.forward": on(head(), "forward", **BATCH, weight=c.weights),
     "Head.log_prob": on(c.likelihood, "log_prob", h=c.hidden),
+    "Head.optimizer": on(
+        head("dense", "gram", "adaptive"), "optimizer", name="adam", lr=0.1, weight_decay=0.01
+    ),
     "Head.perplexity": on(c.likelihood, "perplexity", **BATCH),
     "Head.position_of": on(head(), "position_of", classes=c.index),
     "Head.rank": on(head(), "rank", **RANKING),
@@ -129,8 +132,10 @@ HEAD_CALLS: dict[str, Maker] = {
     "SphericalOutput": new(zloss.SphericalOutput, layer=some_layer, loss=c.loss(*SPHERICAL)),
     "SphericalOutput.forward": on(head("factored", "gram"), "forward", **BATCH, weight=c.weights),
     "SphericalOutput.logits": on(head("factored", "gram"), "logits", h=c.hidden),
+    "SphericalOutput.optimizer": on(
+        head("factored", "gram"), "optimizer", name="sgd", lr=0.1, weight_decay=0.01
+    ),
     "SphericalOutput.scores": on(head("factored", "gram"), "scores", h=c.hidden),
-    "SphericalOutput.sgd": on(head("factored", "gram"), "sgd", lr=0.1, weight_decay=0.01),
     "softmax_implementations": new(zloss.softmax_implementations, device=torch.device("cpu")),
 }
 

@@ -76,6 +76,10 @@ def row_state(rng: random.Random) -> dict[str, Any]:
     return c.row_sgd(rng).state_dict()
 
 
+def adam_state(rng: random.Random) -> dict[str, Any]:
+    return c.row_adam(rng).state_dict()
+
+
 def layer_state(rng: random.Random) -> dict[str, Any]:
     return c.factored_sgd(rng).state_dict()
 
@@ -231,6 +235,12 @@ _TRAINING: dict[str, Maker] = {
     "FactoredSGD.step": on(c.factored_sgd, "step", closure=c.closure),
     "FactoredSGD.unscale_": on(c.factored_sgd, "unscale_", scaler=scaler),
     "FactoredSGD.zero_grad": on(c.factored_sgd, "zero_grad", set_to_none=ANYTHING),
+    "RowAdam": new(
+        zloss.RowAdam, params=parameters, lr=0.5, betas=given((0.5, 0.9), "list"), eps=1e-3
+    ),
+    "RowAdam.add_param_group": on(c.row_adam, "add_param_group", param_group=row_group),
+    "RowAdam.load_state_dict": on(c.row_adam, "load_state_dict", state_dict=adam_state),
+    "RowAdam.step": on(c.row_adam, "step", closure=c.closure),
     "RowSGD": new(zloss.RowSGD, params=parameters, lr=0.5),
     "RowSGD.add_param_group": on(c.row_sgd, "add_param_group", param_group=row_group),
     "RowSGD.load_state_dict": on(c.row_sgd, "load_state_dict", state_dict=row_state),

@@ -100,6 +100,27 @@ def test_learning_rates_go_to_their_layers() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "made"),
+    [
+        ("sampled", "adam", zloss.RowAdam),
+        ("hierarchical", "adam", zloss.RowAdam),
+        ("adaptive", "adagrad", torch.optim.Adagrad),
+        ("dense", "adam", torch.optim.Adam),
+        ("hierarchical", "sgd", zloss.RowSGD),
+    ],
+)
+def test_the_output_has_an_optimizer_of_its_own(kind: str, name: Any, made: type) -> None:
+    *_, of_head = build(small(kind)).optimizers(lr=0.1, output=name, output_lr=0.02)
+    assert type(of_head) is made
+    assert of_head.param_groups[0]["lr"] == 0.02
+
+
+def test_a_factored_output_has_sgd_only() -> None:
+    with pytest.raises(ValueError, match="has no gradient for 'adam'"):
+        build(small()).optimizers(lr=0.1, output="adam", output_lr=0.02)
+
+
 def test_hidden_layers_take_their_step_in_one_launch_on_a_gpu(device: torch.device) -> None:
     _, dense, _ = build(small(), device).optimizers(lr=0.1)
     assert dense.param_groups[0]["fused"] == (True if device.type == "cuda" else None)

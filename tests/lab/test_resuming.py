@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.lab.small_runs import assert_same_end, edit, experiment
 from zloss.heads import HeadConfig
@@ -25,6 +26,7 @@ from zloss_lab.training import (
     fit,
     resumed,
 )
+from zloss_lab.training.state import restore_optimizers, tensors_of
 
 CASES: dict[str, dict[str, Any]] = {
     "factored": {},
@@ -33,6 +35,21 @@ CASES: dict[str, dict[str, Any]] = {
     "clipped": {"clip": 0.5},
     "sampled": {"head": HeadConfig(head="sampled", options={"num_samples": 4})},
     "hierarchical": {"head": HeadConfig(head="hierarchical"), "output_lr": 0.3},
+    "hierarchical by adam": {
+        "head": HeadConfig(head="hierarchical"),
+        "output_optimizer": "adam",
+        "output_lr": 0.01,
+    },
+    "adaptive by adam": {
+        "head": HeadConfig(head="adaptive", options={"cutoffs": [2, 10]}),
+        "output_optimizer": "adam",
+        "output_lr": 0.01,
+    },
+    "sampled by adagrad": {
+        "head": HeadConfig(head="sampled", options={"num_samples": 4}),
+        "output_optimizer": "adagrad",
+        "output_lr": 0.1,
+    },
     # The stages of the schedule begin at other steps than the checkpoints.
     "linear": {"schedule": "linear", "steps": 70},
     "decayed": {"weight_decay": 0.01, "output_weight_decay": 0.02},
@@ -53,6 +70,22 @@ def test_a_resumed_run_ends_the_same(case: str, corpus: Path, tmp_path: Path) ->
         fit(config, tmp_path / "broken", watch=stop)
     assert Run.open(tmp_path / "broken").steps()[-1] == 20
     assert_same_end(fit(resumed(tmp_path / "broken"), tmp_path / "broken", resume=True), whole)
+
+
+def test_a_parameter_without_a_gradient_has_no_state_to_restore() -> None:
+    """A cluster of an adaptive softmax has no gradient until a target is in it. Half a state is refused."""
+    used, unused = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+    used.grad = torch.ones(2)
+    optimizer = torch.optim.Adam([unused, used])
+    optimizer.step()
+    tensors = tensors_of([optimizer])
+    other = torch.optim.Adam([unused, used])
+    restore_optimizers([other], tensors)
+    assert other.state.keys() == {used}
+    assert tensors_of([other]).keys() == tensors.keys()
+    del tensors["optimizer.0.1.exp_avg"]
+    with pytest.raises(ValueError, match=r"has other parts: 1\.exp_avg"):
+        restore_optimizers([torch.optim.Adam([unused, used])], tensors)
 
 
 def test_an_interrupted_run_saves_first(corpus: Path, tmp_path: Path) -> None:

@@ -193,3 +193,15 @@ def test_mistakes(corpus: Path, tmp_path: Path) -> None:
         TrainingConfig(weight_decay=-1.0)
     with pytest.raises(ValueError, match="seconds must be a finite number > 0, got 0"):
         TrainingConfig(seconds=0.0)
+    with pytest.raises(
+        ValueError, match=r"output_lr=20.0 is a rate for sgd: adam changes each weight"
+    ):
+        TrainingConfig(output_optimizer="adam")
+    assert TrainingConfig(output_optimizer="adagrad", output_lr=0.1).output_lr == 0.1
+
+
+def test_a_factored_output_is_refused_another_optimizer(corpus: Path, tmp_path: Path) -> None:
+    config = experiment(corpus, output_optimizer="adam")
+    with pytest.raises(ValueError, match="has no gradient for 'adam'"):
+        fit(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists(), "nothing was written"

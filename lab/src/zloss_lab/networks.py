@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer, SparseAdam
 
 from zloss.heads import Head, HeadConfig, SphericalOutput
+from zloss.heads.defaults import OptimizerName
 from zloss.layers import FactoredLinear
 from zloss.names import check_name
 from zloss.optim import RowSGD, clip_grad_norm_
@@ -223,17 +224,20 @@ class NgramNetwork(nn.Module):
         trunk: TrunkOptimizer = "sgd",
         *,
         lr: float,
+        output: OptimizerName = "sgd",
         output_lr: float | None = None,
         weight_decay: float = 0.0,
         output_weight_decay: float = 0.0,
         forms_gradients: bool = True,
     ) -> list[Optimizer]:
-        """Return optimizers that together train the whole network. The last one is for the head, plain SGD.
+        """Return optimizers that together train the whole network. The last one is for the head.
 
         Args:
             trunk: "sgd" or "adam" for all layers below the head. The embeddings get a variant for row-sparse
                 gradients. Sparse Adam waits for the GPU at every step, so a CUDA graph cannot capture it.
             lr: learning rate of the trunk.
+            output: "sgd", "adagrad" or "adam" for the head, as `Head.optimizer` makes them. A factored head takes "sgd"
+                only.
             output_lr: learning rate of the head. The default is `lr`.
             weight_decay: weight decay of the hidden layers. The embeddings have none, because it would change every
                 row at every step.
@@ -254,7 +258,8 @@ class NgramNetwork(nn.Module):
         elif dense:
             optimizers.append(Adam(dense, lr=lr, weight_decay=weight_decay))
         output_lr = lr if output_lr is None else output_lr
-        return [*optimizers, self.head.sgd(output_lr, weight_decay=output_weight_decay)]
+        of_head = self.head.optimizer(output, lr=output_lr, weight_decay=output_weight_decay)
+        return [*optimizers, of_head]
 
     def _products(self, device: torch.device) -> AbstractContextManager[Any]:
         # A cache of converted weights saves nothing, because each weight is used once, and it disturbs CUDA graphs.

@@ -24,6 +24,7 @@ from zloss.heads.adaptive_scores import AdaptiveScores
 from zloss.heads.class_order import ClassOrder, checked_counts
 from zloss.heads.cluster_log_prob import WantedExamples, log_prob_within
 from zloss.heads.cutoffs import check_widths, checked_cutoffs, checked_div_value, default_cutoffs
+from zloss.heads.defaults import ADAPTIVE, HeadDefaults
 from zloss.heads.head import Head
 from zloss.heads.softmax import log_softmax
 from zloss.heads.stretches import Stretches
@@ -114,6 +115,10 @@ class AdaptiveSoftmax(Head):
     def cutoffs(self) -> list[int]:
         """The positions at which the sorted classes are cut into the shortlist and the clusters."""
         return self.softmax.cutoffs[:-1]
+
+    @property
+    def defaults(self) -> HeadDefaults:
+        return ADAPTIVE
 
     def forward(
         self,

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from zloss.heads.admission import Admitted
+from zloss.heads.defaults import DENSE, HeadDefaults
 from zloss.heads.linear import LinearHead
 from zloss.heads.softmax import IGNORED, SoftmaxName, find_cross_entropy
 from zloss.inputs import shown
@@ -71,6 +72,10 @@ class DenseOutput(LinearHead):
                 f"softmax={softmax!r} computes SoftmaxCrossEntropy, not {type(loss).__name__}"
             )
         self.loss, self.softmax = loss, softmax
+
+    @property
+    def defaults(self) -> HeadDefaults:
+        return DENSE
 
     def forward(self, h: Tensor, target: Tensor, *, weight: Tensor | None = None) -> Tensor:
         admitted = self._admission.admit(h, target, self.linear.weight)

@@ -1,6 +1,7 @@
 """Heads: output layers with their losses behind one interface, which train on a hidden batch and rank classes.
 
     loss = head(h, target)                    differentiable in h and in the weights of the head
+    optimizer = head.optimizer()              the optimizer that was best for this head, at its rate
     optimizer = head.sgd(lr)                  plain SGD on the head, in the form that its gradients need
     scores, classes = head.topk(h, 10)        exact, over all classes, in blocks of bounded memory
     ranks = head.rank(h, target)              1 + the number of classes that score strictly higher
@@ -16,6 +17,7 @@ Shape letters: B examples, H width of the hidden layer, C classes, K targets per
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +25,10 @@ from torch.optim import Optimizer
 
 from zloss.heads.admission import Admission
 from zloss.heads.class_order import ClassOrder
+from zloss.heads.defaults import HeadDefaults, OptimizerName
 from zloss.inputs import (
     NotFiniteError,
+    check_choice,
     check_hidden,
     check_rates,
     check_same_device,
@@ -33,9 +37,21 @@ from zloss.inputs import (
 )
 from zloss.layers.ranking import Scores
 from zloss.metrics import Perplexity
-from zloss.optim import RowSGD
+from zloss.optim import RowAdam, RowSGD
 from zloss.precision import exact_products
 from zloss.targets import IGNORE_INDEX, Targets, check_ignore_index, checked_targets
+
+_DENSE_OPTIMIZERS: dict[OptimizerName, Callable[..., Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adagrad": torch.optim.Adagrad,
+    "adam": torch.optim.Adam,
+}
+# For heads with row-sparse gradients, whose other gradients may be dense.
+_ROW_OPTIMIZERS: dict[OptimizerName, Callable[..., Optimizer]] = {
+    "sgd": RowSGD,
+    "adagrad": torch.optim.Adagrad,
+    "adam": RowAdam,
+}
 
 
 class Head(nn.Module, ABC):
@@ -125,17 +141,70 @@ class Head(nn.Module, ABC):
         metric.update(log_prob, counted=target.long() != self.ignore_index)
         return metric.compute()
 
-    def sgd(self, lr: float, *, weight_decay: float = 0.0) -> Optimizer:
-        """Return plain SGD for all parameters of the head. Row-sparse gradients allow no weight decay."""
+    @property
+    def defaults(self) -> HeadDefaults | None:
+        """The optimizer and the learning rate that were best in measurements. None if the head was not measured."""
+        return None
+
+    def optimizer(
+        self,
+        name: OptimizerName | None = None,
+        *,
+        lr: float | None = None,
+        weight_decay: float = 0.0,
+    ) -> Optimizer:
+        """Return an optimizer for all parameters of the head, in the form that its gradients need.
+
+        Without arguments it is the one of `defaults`. Adam and Adagrad change only the rows that a row-sparse gradient
+        has, see `RowAdam`. Row-sparse gradients allow no weight decay.
+
+        Args:
+            name: "sgd", "adagrad" or "adam".
+            lr: the learning rate. It may be left out where the optimizer is the default one.
+            weight_decay: the L2 penalty, added to the gradient as `weight_decay * W`.
+
+        >>> head = zloss.SampledSoftmax(16, 100_000)
+        >>> head.defaults
+        HeadDefaults(optimizer='adam', lr=0.003)
+        >>> optimizer = head.optimizer()
+        >>> faster = head.optimizer(lr=0.01)
+        >>> plain = head.optimizer("sgd", lr=10.0)
+        """
+        name, lr = self._measured(name, lr)
         check_rates(lr, weight_decay)
         if not self.is_row_sparse:
-            return torch.optim.SGD(self.parameters(), lr=lr, weight_decay=weight_decay)
+            return _DENSE_OPTIMIZERS[name](self.parameters(), lr=lr, weight_decay=weight_decay)
         if weight_decay != 0:
             raise ValueError(
                 f"weight_decay={weight_decay} would change every row at every step, and the gradients of "
                 f"{type(self).__name__} are row-sparse: use weight_decay=0, or decay the layers below only"
             )
-        return RowSGD(self.parameters(), lr)
+        return _ROW_OPTIMIZERS[name](self.parameters(), lr=lr)
+
+    def sgd(self, lr: float, *, weight_decay: float = 0.0) -> Optimizer:
+        """Return plain SGD for all parameters of the head: `optimizer("sgd", lr=lr)`."""
+        check_rates(lr, weight_decay)
+        return self.optimizer("sgd", lr=lr, weight_decay=weight_decay)
+
+    def _measured(
+        self, name: OptimizerName | None, lr: float | None
+    ) -> tuple[OptimizerName, float]:
+        """Return the name and the rate of an optimizer, with the measured ones in the place of None."""
+        best = self.defaults
+        if name is not None:
+            check_choice("name", name, get_args(OptimizerName))
+        if best is None:
+            if name is None or lr is None:
+                raise ValueError(
+                    f"no optimizer was measured for this {type(self).__name__}: give a name and a rate, such as "
+                    'head.optimizer("sgd", lr=0.1)'
+                )
+            return name, lr
+        if lr is None and name not in (None, best.optimizer):
+            raise ValueError(
+                f"lr is missing: the measured rate {best.lr:g} is for {best.optimizer}, not for {name}"
+            )
+        return name or best.optimizer, best.lr if lr is None else lr
 
     # ---- hooks of CapturedStep ---------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from zloss.heads.block_linear import block_linear, check_implementation, never_w
 from zloss.heads.blocks import RowBlocks
 from zloss.heads.class_order import ClassOrder, checked_counts
 from zloss.heads.clustering import Clustering
+from zloss.heads.defaults import HIERARCHICAL, HeadDefaults
 from zloss.heads.head import Head
 from zloss.heads.softmax import log_softmax
 from zloss.inputs import FLOATS, check_flag, check_hidden, check_place, checked_classes
@@ -103,6 +104,10 @@ class HierarchicalSoftmax(Head):
     @property
     def is_capturable(self) -> bool:
         return never_waits_on_a_gpu(self.implementation, self.exact_rows)
+
+    @property
+    def defaults(self) -> HeadDefaults:
+        return HIERARCHICAL
 
     def reset_parameters(self) -> None:
         """Draw new weights from the distribution of `nn.Linear`."""

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
+from zloss.heads.defaults import NCE, NUM_SAMPLES, SAMPLED, HeadDefaults
 from zloss.heads.linear import LinearHead
 from zloss.heads.samplers import Sampler, SamplerName, check_generator, make_sampler
 from zloss.inputs import check_choice, check_count, check_flag, check_sizes
@@ -15,8 +16,6 @@ from zloss.losses.reduction import Reduction, check_reduction, reduce_loss
 from zloss.targets import IGNORE_INDEX
 
 SampledLoss = Literal["softmax", "nce"]
-
-_MOST_SAMPLES_BY_DEFAULT = 8192
 
 
 class SampledSoftmax(LinearHead):
@@ -42,15 +41,15 @@ class SampledSoftmax(LinearHead):
         softplus(-(o_t - log(S q_t))) + sum_s softplus(o_s - log(S q_s))
 
     Here a draw may be the target: noise can be any class, and all draws count. The loss does not normalise `exp(o)`,
-    but at its optimum `sum_c exp(o_c)` is near 1. A new layer has a sum near C, which is far from it. So the bias
-    starts at -log(C): use `bias=True` with this loss.
+    but at its optimum `sum_c exp(o_c)` is near 1. A new layer has a sum near C, which is far from it. So this
+    loss has a bias by default, which starts at -log(C).
 
     With K targets per example the loss is the average of K single-target losses with the same draws.
 
     Args:
         in_features: H, the width of the hidden layer.
         num_classes: C.
-        num_samples: S. By default an eighth of the classes, and no more than 8192.
+        num_samples: S. The default suits any number of classes: see the measurements in the guide on heads.
         sampler: the distribution q: "log_uniform", "unigram", "uniform" or a `Sampler`. "log_uniform" is for classes
             that are numbered by frequency, or that `counts` sort by frequency. "unigram" draws in proportion to
             `counts ** power`. The variance is smaller if q is closer to the softmax.
@@ -61,7 +60,8 @@ class SampledSoftmax(LinearHead):
             the target twice on average. Use it only to compare with implementations that do so.
         generator: the source of the draws, on the device of the head. By default it is torch's global generator. It is
             not part of the state dict.
-        bias, device, dtype: as in `nn.Linear`.
+        bias: adds a bias to the classes. By default only noise-contrastive estimation has one.
+        device, dtype: as in `nn.Linear`.
         reduction: "mean" over the rows that are not ignored, "sum", or "none" for one value per example.
         ignore_index: the target that is ignored.
 
@@ -82,24 +82,23 @@ class SampledSoftmax(LinearHead):
         in_features: int,
         num_classes: int,
         *,
-        num_samples: int | None = None,
+        num_samples: int = NUM_SAMPLES,
         sampler: SamplerName | Sampler = "log_uniform",
         counts: Tensor | None = None,  # (C,)
         power: float = 0.75,
         loss: SampledLoss = "softmax",
         remove_accidental_hits: bool = True,
         generator: Generator | None = None,
-        bias: bool = False,
+        bias: bool | None = None,
         reduction: Reduction = "mean",
         ignore_index: int = IGNORE_INDEX,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         check_sizes(in_features, num_classes)
-        if num_samples is None:
-            num_samples = min(max(1, num_classes // 8), _MOST_SAMPLES_BY_DEFAULT)
         check_count("num_samples", num_samples)
         check_choice("loss", loss, get_args(SampledLoss))
+        bias = loss == "nce" if bias is None else bias
         check_flag("remove_accidental_hits", remove_accidental_hits)
         check_generator(generator)
         check_reduction(reduction)
@@ -118,6 +117,10 @@ class SampledSoftmax(LinearHead):
         self.reduction: Reduction = reduction
         if loss == "nce":
             self._prepare_for_nce()
+
+    @property
+    def defaults(self) -> HeadDefaults:
+        return NCE if self.loss == "nce" else SAMPLED
 
     @property
     def is_capturable(self) -> bool:

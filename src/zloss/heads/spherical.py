@@ -1,14 +1,14 @@
 """The head for spherical losses: a layer that computes `SphericalStats`, and a loss that is a function of them."""
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from zloss.heads.defaults import FACTORED_Z_LOSS, GRAM, HeadDefaults, OptimizerName
 from zloss.heads.head import Head
-from zloss.inputs import check_rates
+from zloss.inputs import shown
 from zloss.layers import DenseLinear, FactoredLinear
 from zloss.layers.ranking import Scores
-from zloss.losses import SphericalLoss
+from zloss.losses import SphericalLoss, ZLoss
 from zloss.losses.loss import Loss
 from zloss.optim import FactoredSGD
 
@@ -71,9 +71,29 @@ class SphericalOutput(Head):
     def reference_weight(self) -> Tensor:
         return self.layer.V if isinstance(self.layer, FactoredLinear) else self.layer.linear.weight
 
-    def sgd(self, lr: float, *, weight_decay: float = 0.0) -> Optimizer:
-        """Return plain SGD. For a factored layer this is `FactoredSGD`: no other optimizer can train it."""
-        check_rates(lr, weight_decay)
-        if isinstance(self.layer, FactoredLinear):
-            return FactoredSGD(self.layer, lr, weight_decay=weight_decay)
-        return torch.optim.SGD(self.layer.parameters(), lr=lr, weight_decay=weight_decay)
+    @property
+    def defaults(self) -> HeadDefaults | None:
+        if not isinstance(self.layer, FactoredLinear):
+            return GRAM
+        return FACTORED_Z_LOSS if isinstance(self.loss, ZLoss) else None
+
+    def optimizer(
+        self,
+        name: OptimizerName | None = None,
+        *,
+        lr: float | None = None,
+        weight_decay: float = 0.0,
+    ) -> Optimizer:
+        """Return an optimizer for all parameters. For a factored layer it is `FactoredSGD`: nothing else can train it.
+
+        The rate of plain SGD has been measured for the Z-loss only. For other losses on a factored layer, give `lr`.
+        """
+        if not isinstance(self.layer, FactoredLinear):
+            return super().optimizer(name, lr=lr, weight_decay=weight_decay)
+        if name not in (None, "sgd"):
+            raise ValueError(
+                f"a factored layer takes the exact step of plain SGD and has no gradient for {shown(name)}: use "
+                'head.optimizer("sgd"), or GramLinear (head="gram") for other optimizers'
+            )
+        _, lr = self._measured("sgd", lr)
+        return FactoredSGD(self.layer, lr, weight_decay=weight_decay)

@@ -7,6 +7,9 @@ from torch import Tensor
 
 from zloss.inputs import is_whole, shown
 
+# Options that torch's schedulers keep in a group and need there when they resume, and a name for logs.
+NOTES = frozenset({"initial_lr", "max_lr", "min_lr", "swa_lr", "name"})
+
 
 def listed(given: Any) -> list[Any]:
     """Return several things as a list, and anything else as a list of it alone."""

@@ -11,10 +11,8 @@ from torch.optim import Optimizer
 from zloss.inputs import check_callable, check_mapping, check_rates, shown
 from zloss.layers import FactoredLinear
 from zloss.layers.gradient import RecordedGradient
-from zloss.optim.groups import check_parameters, listed, saved_groups
+from zloss.optim.groups import NOTES, check_parameters, listed, saved_groups
 
-# Options that torch's schedulers keep in a group and need there when they resume, and a name for logs.
-_NOTES = {"initial_lr", "max_lr", "min_lr", "swa_lr", "name"}
 # Options in the state dict of another optimizer that we must not ignore. Its other options mean nothing without these.
 _FOREIGN_OPTIONS = {"momentum", "nesterov", "maximize", "betas", "weight_decay"}
 
@@ -44,7 +42,7 @@ class PlainSGD(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with options of their own."""
         check_mapping("param_group", param_group)
-        self._refuse(name for name in param_group if name not in {"params", *self.options, *_NOTES})
+        self._refuse(name for name in param_group if name not in {"params", *self.options, *NOTES})
         _check_rates_of(self.defaults | param_group)
         given = param_group.get("params")
         params = [given] if isinstance(given, Tensor) else listed(given)

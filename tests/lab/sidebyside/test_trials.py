@@ -43,6 +43,12 @@ UNSUITED: dict[str, dict[str, Any]] = {
     "network.head.reduction must be 'mean', got 'sum'": {"head": {"reduction": "sum"}},
     "network.precision must be 'float32' or 'tf32', got 'bf16'": {"network": {"precision": "bf16"}},
     "training.optimizer must be 'sgd', got 'adam'": {"optimizer": "adam"},
+    "training.output_optimizer must be 'sgd', got 'adagrad'": {
+        "loss": "softmax",
+        "head": {"head": "dense"},
+        "output_optimizer": "adagrad",
+        "output_lr": 0.1,
+    },
     "training.clip must be none, got 1.0": {"clip": 1.0},
     "training.seconds must be none, got 60.0": {"seconds": 60.0},
     "training.schedule must be 'linear', got 'plateau'": {"schedule": "plateau"},

@@ -87,6 +87,10 @@ def _check_trial(experiment: Experiment) -> None:
             training.optimizer == "sgd",
             f"training.optimizer must be 'sgd', got {training.optimizer!r}",
         ),
+        (
+            training.output_optimizer == "sgd",
+            f"training.output_optimizer must be 'sgd', got {training.output_optimizer!r}",
+        ),
         (training.clip is None, f"training.clip must be none, got {training.clip}"),
         # With "plateau", the learning rates of each trial would fall at other times.
         (

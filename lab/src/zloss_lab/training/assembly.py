@@ -80,6 +80,7 @@ def build_optimizers(config: Experiment, network: NgramNetwork) -> list[Optimize
     return network.optimizers(
         training.optimizer,
         lr=training.lr,
+        output=training.output_optimizer,
         output_lr=training.output_lr,
         weight_decay=training.weight_decay,
         output_weight_decay=training.output_weight_decay,

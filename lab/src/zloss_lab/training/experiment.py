@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from zloss.heads.defaults import OptimizerName
 from zloss_lab.evaluation import Evaluation, is_made_large
 from zloss_lab.networks import NetworkConfig
 
@@ -32,6 +33,7 @@ class TrainingConfig:
     # Contexts run across the ends of sentences, or start with padding at the start of a sentence.
     mode: Literal["running", "sentence"] = "running"
     optimizer: Literal["sgd", "adam"] = "sgd"  # of all layers except the output
+    output_optimizer: OptimizerName = "sgd"  # of the output layer; a factored head takes "sgd" only
     lr: float = 1.0  # of all layers except the output
     output_lr: float = 20.0  # of the output layer
     weight_decay: float = 0.0  # of the hidden layers
@@ -77,6 +79,11 @@ class TrainingConfig:
         for name in ("lr", "output_lr", "lr_factor"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise ValueError(f"{name} must be a finite number > 0, got {getattr(self, name)}")
+        if self.output_optimizer != "sgd" and self.output_lr >= 1:
+            raise ValueError(
+                f"output_lr={self.output_lr} is a rate for sgd: {self.output_optimizer} changes each weight by about "
+                "output_lr in a step; give output_lr below 1, for example 0.003"
+            )
         if self.lr_factor >= 1:
             raise ValueError(
                 f"lr_factor must be below 1, as learning rates are lowered by it, got {self.lr_factor}"

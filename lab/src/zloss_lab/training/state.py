@@ -5,11 +5,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Adam, Optimizer, SparseAdam
+from torch.optim import Adagrad, Adam, Optimizer, SparseAdam
 
-# What the optimizers with a state hold for each parameter, once they have taken a step.
+from zloss.optim import RowAdam
+
+# What the optimizers with a state hold for each parameter, once it has had a gradient.
 _OF_ADAM = ("step", "exp_avg", "exp_avg_sq")
-_STATES: dict[type[Optimizer], tuple[str, ...]] = {Adam: _OF_ADAM, SparseAdam: _OF_ADAM}
+_STATES: dict[type[Optimizer], tuple[str, ...]] = {
+    Adagrad: ("step", "sum"),
+    Adam: _OF_ADAM,
+    RowAdam: _OF_ADAM,
+    SparseAdam: _OF_ADAM,
+}
 
 
 def with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -41,9 +48,9 @@ def restore_optimizers(optimizers: Sequence[Optimizer], tensors: dict[str, Tenso
         own = with_prefix(tensors, f"optimizer.{number}.")
         shapes = [tuple(one.shape) for group in optimizer.param_groups for one in group["params"]]
         names = _STATES.get(type(optimizer), ())
-        wanted = {
-            f"{place}.{name}": (place, name) for place in range(len(shapes)) for name in names
-        }
+        # A parameter that had no gradient yet, such as a cluster that no target was in, has no state.
+        places = [place for place in range(len(shapes)) if with_prefix(own, f"{place}.")]
+        wanted = {f"{place}.{name}": (place, name) for place in places for name in names}
         if own.keys() != wanted.keys():
             differing = ", ".join(sorted(own.keys() ^ wanted.keys()))
             raise ValueError(f"the state of optimizer {number} has other parts: {differing}")

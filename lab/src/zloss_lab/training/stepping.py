@@ -42,10 +42,10 @@ class TrainingStepper:
         """True if steps are replayed from a CUDA graph.
 
         Nothing in such a step may wait for the device. Sparse Adam does, and so does the norm of a row-sparse
-        gradient.
+        gradient. Adam and Adagrad of the output count their steps on the host, so a graph would repeat one step.
         """
         never_waits = (
-            self._config.optimizer == "sgd"
+            self._config.optimizer == self._config.output_optimizer == "sgd"
             and self._config.clip is None
             and self._network.head.is_capturable
         )

@@ -1,0 +1,266 @@
+"""Find the defaults of every head: `python -m benchmarks.head_defaults DATA`.
+
+DATA is a folder with the corpora of `benchmarks.head_corpora`. Results are written to
+`records/head_defaults.cpu.jsonl` after every trial, and a trial that is recorded is not run again. So the program can
+be stopped at any time and started again.
+
+Two corpora choose, Penn Treebank and Yoochoose 1/64. Every head gets eight settings on each: seven pairs of optimizer and
+rate, and a rate between or beyond. The sampled softmax, the rival that is compared most, gets further stages. Each one
+changes one thing of the best setting so far: the rate of the trunk, the initial scale, the bias, the sampler. Then its
+rate is chosen once more in trainings of four times as many steps. The best setting has the largest product of both
+scores. It is trained with another seed and looked at on the test examples.
+
+On Diginetica and citeulike-t the best setting is only checked. A few others show what a search would still have gained.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from math import log, sqrt
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.head_corpora import CorpusName, Splits, load
+from benchmarks.head_trials import HeadTrial, Setting, run_trial, steps_of, trial_key
+from zloss.heads.defaults import OptimizerName
+from zloss_lab.records import provenance, read_records_as, write_records
+
+RECORDS = Path(__file__).parent / "records" / "head_defaults.cpu.jsonl"
+CHOOSING: Sequence[CorpusName] = ("ptb", "yoochoose")
+CHECKING: Sequence[CorpusName] = ("diginetica", "citeulike")
+SAMPLES = (256, 512, 1024, 8192)  # the numbers S that are compared
+_ADAPTIVE_RATES: Mapping[OptimizerName, Sequence[float]] = {
+    "adagrad": (0.1, 0.5),
+    "adam": (3e-3, 1e-2, 3e-2),
+}
+# Good rates of plain SGD are larger where an example changes few rows, or where the loss is scale-invariant.
+_SGD_RATES: Mapping[str, Sequence[float]] = {
+    "sampled": (30.0, 300.0),
+    "factored": (5.0, 15.0, 50.0, 150.0, 500.0, 1500.0, 5000.0),
+    "hierarchical": (1.0, 10.0),
+    "dense": (1.0, 10.0),
+    "adaptive": (1.0, 10.0),
+    "gram": (50.0, 500.0),
+}
+_SEARCHED, _TESTED = 0, 1  # seeds
+# The heads with all stages of the search, whose rate is then chosen once more in longer trainings.
+LONGER = ("sampled",)
+_ALL_STAGES, _FEW_STAGES = 5, 1
+_TIMES = 4
+
+
+def _first(head: str, loss: str = "softmax", **options: Any) -> Setting:
+    """Return a setting whose optimizer and rate the first stage of a search replaces."""
+    return Setting(head=head, loss=loss, optimizer="sgd", lr=1.0, options=options)
+
+
+# Each head with its first setting, and the option that the last stage of a search changes.
+HEADS: Mapping[str, tuple[Setting, Mapping[str, Any]]] = {
+    "sampled": (_first("sampled", num_samples=512), {"sampler": "unigram"}),
+    "factored": (_first("factored", "z_loss"), {"a_factor": 2.0}),
+    "nce": (_first("sampled", "nce", num_samples=512, bias=True), {"sampler": "unigram"}),
+    "hierarchical": (_first("hierarchical"), {"clusters": 200}),
+    "dense": (_first("dense"), {}),
+    "adaptive": (_first("adaptive"), {"div_value": 2.0}),
+    "gram": (_first("gram", "z_loss"), {"a_factor": 2.0}),
+}
+_BIAS = {"adaptive": "head_bias"}  # the name of the option, where it is not "bias"
+
+Score = Callable[[Setting], float]
+
+
+class TimeUp(Exception):
+    """No further trial fits into the time."""
+
+
+class Trials:
+    """The trials in a file, which runs those that are missing.
+
+    Args:
+        path: the file of records.
+        data: the folder of the corpora.
+        ends: the time at which no further trial begins, by `time.monotonic`.
+    """
+
+    def __init__(self, path: Path, data: Path, ends: float) -> None:
+        self.path, self.ends = path, ends
+        self.records = read_records_as(HeadTrial, path) if path.exists() else []
+        self._corpus: Callable[[CorpusName], Splits] = cache(lambda name: load(name, data))
+
+    def trial(
+        self,
+        corpus: CorpusName,
+        setting: Setting,
+        *,
+        times: int = 1,
+        seed: int = _SEARCHED,
+        tests: bool = False,
+    ) -> HeadTrial:
+        """Return a trial from the file, or run it. `times` multiplies its steps."""
+        steps = times * steps_of(corpus, setting.head)
+        if found := self.recorded(corpus, setting, times=times, seed=seed):
+            return found
+        if time.monotonic() > self.ends:
+            raise TimeUp
+        one = run_trial(
+            self._corpus(corpus),
+            setting,
+            steps=steps,
+            seed=seed,
+            tests=tests,
+            where=provenance(torch.device("cpu")),
+        )
+        self.records.append(one)
+        write_records(self.path, self.records)
+        print(f"{corpus:10} {one.score:.4f} {one.cpu_s:6.1f} s  {setting}", flush=True)
+        return one
+
+    def recorded(
+        self, corpus: CorpusName, setting: Setting, *, times: int = 1, seed: int = _SEARCHED
+    ) -> HeadTrial | None:
+        """Return a trial from the file, or None."""
+        wanted = trial_key(corpus, setting, times * steps_of(corpus, setting.head), seed)
+        return next((one for one in self.records if one.key == wanted), None)
+
+
+def search(name: str, score: Score, *, stages: int) -> Setting:
+    """Return the best setting of a head after some stages. A stage has the same number of trials for every head."""
+    best = max(first_settings(HEADS[name][0]), key=score)
+    all_stages: list[Callable[[Setting], Iterable[Setting]]] = [
+        lambda best: [next_rate(best, score)],
+        trunk_rates,
+        scales,
+        biases,
+        lambda best: [last_change(name, best)],
+    ]
+    for stage in all_stages[:stages]:
+        best = max([best, *stage(best)], key=score)
+    return best
+
+
+def search_longer(best: Setting, score: Score) -> Setting:
+    """Return the best of other rates and Adam around a setting, and then of other rates, the bias and a slow trunk."""
+    best = max([best, *other_rates(best)], key=score)
+    best = max([best, _scaled(best, 1 / 3), _scaled(best, 3.0)], key=score)
+    return max([best, *biases(best), replace(best, trunk_lr=3e-3)], key=score)
+
+
+def first_settings(first: Setting) -> list[Setting]:
+    """Return all optimizers at all of their rates."""
+    return [
+        replace(first, optimizer=optimizer, lr=lr)
+        for optimizer, rates in _rates(first.head).items()
+        for lr in rates
+    ]
+
+
+def _rates(head: str) -> Mapping[OptimizerName, Sequence[float]]:
+    return {"sgd": _SGD_RATES[head]} | ({} if head == "factored" else _ADAPTIVE_RATES)
+
+
+def next_rate(best: Setting, score: Score) -> Setting:
+    """Return the setting at a rate beyond an end of the rates, or between the best rate and its better neighbour."""
+    rates = _rates(best.head)[best.optimizer]
+    place = rates.index(best.lr)
+    if place in (0, len(rates) - 1):
+        neighbour = rates[1] if place == 0 else rates[-2]
+        return replace(best, lr=float(f"{best.lr**2 / neighbour:.3g}"))
+    around = [replace(best, lr=rates[place + side]) for side in (-1, 1)]
+    return replace(best, lr=float(f"{sqrt(best.lr * max(around, key=score).lr):.3g}"))
+
+
+def trunk_rates(best: Setting) -> list[Setting]:
+    """Return the setting at other rates of the layers below the head."""
+    return [replace(best, trunk_lr=lr) for lr in (1e-2, 1e-3)]
+
+
+def scales(best: Setting) -> list[Setting]:
+    """Return the setting with smaller initial weights of the head."""
+    return [replace(best, scale=0.1)]
+
+
+def biases(best: Setting) -> list[Setting]:
+    """Return the setting with a bias, or without if it has one."""
+    name = _BIAS.get(best.head, "bias")
+    return [replace(best, options={**best.options, name: not best.options.get(name, False)})]
+
+
+def last_change(name: str, best: Setting) -> Setting:
+    """Return the setting with another value of an option of the head, or at a higher rate if it has no option."""
+    own = HEADS[name][1]
+    return replace(best, options={**best.options, **own}) if own else _scaled(best, sqrt(3))
+
+
+def _scaled(best: Setting, factor: float) -> Setting:
+    return replace(best, lr=float(f"{best.lr * factor:.3g}"))
+
+
+def joint_score(trials: Trials, *, times: int = 1) -> Score:
+    """Return the function of a setting that is the logarithm of the product of its scores on both corpora."""
+    return lambda setting: sum(
+        log(trials.trial(corpus, setting, times=times).score) for corpus in CHOOSING
+    )
+
+
+def other_rates(best: Setting) -> list[Setting]:
+    """Return the best setting at other rates, and with Adam."""
+    settings = [_scaled(best, 1 / 3), _scaled(best, 3.0)]
+    if best.head != "factored" and best.optimizer != "adam":
+        settings.append(replace(best, optimizer="adam", lr=0.01))
+    return settings
+
+
+def with_samples(best: Setting, number: int) -> list[Setting]:
+    """Return the settings with S samples, at several rates: with more samples, a row moves in more steps."""
+    one = replace(best, options={**best.options, "num_samples": number})
+    return [one, _scaled(one, 1 / 3), replace(one, optimizer="sgd", lr=100.0)]
+
+
+def choose(name: str, trials: Trials) -> Setting:
+    """Return the setting of a head that is its default."""
+    if name not in LONGER:
+        return search(name, joint_score(trials), stages=_FEW_STAGES)
+    best = search(name, joint_score(trials), stages=_ALL_STAGES)
+    return search_longer(best, joint_score(trials, times=_TIMES))
+
+
+def run_choice(name: str, trials: Trials) -> None:
+    """Look at the default of a head on the test examples of the corpora that chose it."""
+    best = choose(name, trials)
+    settings = [best]
+    if name in LONGER:
+        settings += [setting for number in SAMPLES for setting in with_samples(best, number)]
+    for corpus in CHOOSING:
+        for setting in settings:
+            trials.trial(corpus, setting, seed=_TESTED, tests=True)
+
+
+def check_choice(name: str, trials: Trials) -> None:
+    """Look at the default of a head, and at other settings, on the corpora that did not choose it."""
+    best = choose(name, trials)
+    for corpus in CHECKING:
+        for setting in [best, *other_rates(best)]:
+            trials.trial(corpus, setting, seed=_TESTED, tests=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("data", type=Path, help="folder of the corpora")
+    parser.add_argument("--minutes", type=float, default=50.0, help="no trial begins after these")
+    parser.add_argument("--output", type=Path, default=RECORDS)
+    arguments = parser.parse_args()
+    trials = Trials(arguments.output, arguments.data, time.monotonic() + 60 * arguments.minutes)
+    try:
+        for look in (run_choice, check_choice):
+            for name in HEADS:
+                look(name, trials)
+    except TimeUp:
+        print("the time is up: start again to go on")
+
+
+if __name__ == "__main__":
+    main()
