@@ -21,7 +21,7 @@ class SphericalOutput(Head):
         loss: `ZLoss` or another spherical loss.
 
     >>> head = SphericalOutput(zloss.FactoredLinear(16, 100_000), zloss.ZLoss(a=0.1, b=10))
-    >>> optimizer = head.sgd(lr=50.0)
+    >>> optimizer = head.sgd()
     >>> head(torch.randn(4, 16), torch.tensor([7, 0, 99_999, -100])).backward()
     >>> optimizer.step()
 
@@ -71,9 +71,20 @@ class SphericalOutput(Head):
     def reference_weight(self) -> Tensor:
         return self.layer.V if isinstance(self.layer, FactoredLinear) else self.layer.linear.weight
 
-    def sgd(self, lr: float, *, weight_decay: float = 0.0) -> Optimizer:
-        """Return plain SGD. For a factored layer this is `FactoredSGD`: no other optimizer can train it."""
-        check_rates(lr, weight_decay)
+    def sgd(
+        self,
+        lr: float | None = None,
+        *,
+        relative_lr: float | None = None,
+        weight_decay: float = 0.0,
+    ) -> Optimizer:
+        """Return plain SGD. For a factored layer this is `FactoredSGD`, and a rate may be relative or left out."""
         if isinstance(self.layer, FactoredLinear):
-            return FactoredSGD(self.layer, lr, weight_decay=weight_decay)
+            return FactoredSGD(self.layer, lr, relative_lr=relative_lr, weight_decay=weight_decay)
+        if lr is None or relative_lr is not None:
+            raise ValueError(
+                f"{type(self.layer).__name__} needs an absolute learning rate, as in sgd(lr=0.1): only a factored "
+                "layer has relative ones"
+            )
+        check_rates(lr, weight_decay)
         return torch.optim.SGD(self.layer.parameters(), lr=lr, weight_decay=weight_decay)

@@ -9,6 +9,8 @@ example a loss is the average of its K single-target values.
 Shape letters: B examples, C classes, K targets per example.
 """
 
+import math
+
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -19,7 +21,22 @@ from zloss.stats import SphericalStats
 SOFTPLUS_IS_LINEAR = 40.0
 
 
-def z_loss(stats: SphericalStats, *, a: float, b: float) -> Tensor:  # (B,)
+# The z-score up to which the Z-loss raises a target, and a * sqrt(C), where nothing else is said. z is at most sqrt(C).
+DEFAULT_B, _A_TIMES_MOST_Z = 10.0, 10.0
+
+
+def default_a(num_classes: int) -> float:
+    """Return the softness a of the Z-loss for a number of classes, 10 / sqrt(C), to three digits.
+
+    >>> default_a(10_000), default_a(200_000)
+    (0.1, 0.0224)
+    """
+    return float(f"{_A_TIMES_MOST_Z / math.sqrt(num_classes):.3g}")
+
+
+def z_loss(
+    stats: SphericalStats, *, a: float | None = None, b: float = DEFAULT_B
+) -> Tensor:  # (B,)
     r"""Return the Z-loss, `softplus(a (b - z_t)) / a` with `z_t = (o_t - mu) / sigma` (equation 1 of the paper).
 
     It does not change if all activations are shifted or scaled. Its minimum over activations is at `z_t = sqrt(C - 1)`,
@@ -27,9 +44,9 @@ def z_loss(stats: SphericalStats, *, a: float, b: float) -> Tensor:  # (B,)
 
     Args:
         stats: statistics of B examples.
-        a: the softness, > 0. With a large a the loss becomes a hinge. Start from 10 / sqrt(C). A smaller value helps
+        a: the softness, > 0; by default 10 / sqrt(C). With a large a the loss becomes a hinge. A smaller value helps
             top-1 errors, and a larger value helps top-k errors with a high k.
-        b: the z-score up to which the loss raises a target. Start from 10.
+        b: the z-score up to which the loss raises a target.
 
     Returns:
         One loss per example, (B,).
@@ -44,6 +61,7 @@ def z_loss(stats: SphericalStats, *, a: float, b: float) -> Tensor:  # (B,)
     """
     check_stats(stats)
     check_z_parameters(a, b)
+    a = default_a(stats.num_classes) if a is None else a
     return stats.mean_over_targets(F.softplus(b - stats.z, beta=a, threshold=SOFTPLUS_IS_LINEAR))
 
 
@@ -104,9 +122,10 @@ def spherical_softmax(stats: SphericalStats, *, eps: float) -> Tensor:  # (B,)
     return stats.mean_over_targets(stats.per_row(total.log()) - own.log())
 
 
-def check_z_parameters(a: float, b: float) -> None:
+def check_z_parameters(a: float | None, b: float) -> None:
     """Refuse hyper-parameters that the Z-loss cannot have."""
-    check_number("a", a, above=0)
+    if a is not None:
+        check_number("a", a, above=0)
     check_number("b", b)
 
 

@@ -18,10 +18,12 @@ import torch
 from torch import Tensor
 
 from zloss import kernels
-from zloss.inputs import FLOATS, check_tensor
+from zloss.inputs import FLOATS, check_tensor, check_whole
 from zloss.losses.functions import (
+    DEFAULT_B,
     check_eps,
     check_z_parameters,
+    default_a,
     spherical_softmax,
     squared_error,
     taylor_softmax,
@@ -90,17 +92,31 @@ class SphericalLoss(Loss):
 class ZLoss(SphericalLoss):
     """The Z-loss as a module: see `z_loss` for the definition, and `SphericalLoss` for the arguments of a call.
 
+    Without `a`, each call takes the default for its number of classes, `ZLoss().softness(num_classes)`.
+
     >>> logits = torch.tensor([[0.0, 1.0, 5.0], [2.0, 0.0, 1.0]])
     >>> ZLoss(a=0.1, b=10)(logits, torch.tensor([2, 0]))
     tensor(12.1945)
+    >>> ZLoss().softness(200_000)
+    0.0224
     """
 
     def __init__(
-        self, *, a: float, b: float, reduction: Reduction = "mean", ignore_index: int = IGNORE_INDEX
+        self,
+        *,
+        a: float | None = None,
+        b: float = DEFAULT_B,
+        reduction: Reduction = "mean",
+        ignore_index: int = IGNORE_INDEX,
     ) -> None:
         super().__init__(reduction=reduction, ignore_index=ignore_index)
         check_z_parameters(a, b)
         self.a, self.b = a, b
+
+    def softness(self, num_classes: int) -> float:
+        """Return `a`, or its default for this number of classes."""
+        check_whole("num_classes", num_classes, least=1)
+        return default_a(num_classes) if self.a is None else self.a
 
     def per_example(self, stats: SphericalStats) -> Tensor:
         return z_loss(stats, a=self.a, b=self.b)
@@ -192,7 +208,8 @@ def has_kernel(loss: SphericalLoss) -> bool:
     kernel = KERNELS.get(type(loss).per_example)
     if kernel is None or "per_example" in vars(loss):
         return False
-    return all(isinstance(getattr(loss, parameter), float | int) for parameter in kernel.parameters)
+    given = (getattr(loss, parameter) for parameter in kernel.parameters)
+    return all(value is None or isinstance(value, float | int) for value in given)
 
 
 def suits_kernels(stats: SphericalStats, weight: Tensor | None) -> bool:
@@ -229,6 +246,8 @@ def kernel_loss(
     """Return `loss(stats, weight=weight)` from its kernel, with first derivatives only."""
     kernel = KERNELS[type(loss).per_example]
     parameters = {name: getattr(loss, name) for name in kernel.parameters}
+    if isinstance(loss, ZLoss):
+        parameters["a"] = loss.softness(stats.num_classes)
     kernel.check(**parameters)
     value: Tensor = kernels.load("spherical_losses").reduced_loss(
         kernel.name,
