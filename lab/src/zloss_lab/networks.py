@@ -234,7 +234,7 @@ class NgramNetwork(nn.Module):
             trunk: "sgd" or "adam" for all layers below the head. The embeddings get a variant for row-sparse
                 gradients. Sparse Adam waits for the GPU at every step, so a CUDA graph cannot capture it.
             lr: learning rate of the trunk.
-            output_lr: learning rate of the head. The default is `lr`.
+            output_lr: learning rate of the head. The default is the relative rate 1 under a factored Z-loss, else `lr`.
             weight_decay: weight decay of the hidden layers. The embeddings have none, because it would change every
                 row at every step.
             output_weight_decay: weight decay of the head. Heads with row-sparse gradients refuse it.
@@ -253,7 +253,8 @@ class NgramNetwork(nn.Module):
             optimizers.append(SGD(dense, lr=lr, weight_decay=weight_decay, fused=fused))
         elif dense:
             optimizers.append(Adam(dense, lr=lr, weight_decay=weight_decay))
-        output_lr = lr if output_lr is None else output_lr
+        if output_lr is None and not self.head.has_relative_rates:
+            output_lr = lr
         return [*optimizers, self.head.sgd(output_lr, weight_decay=output_weight_decay)]
 
     def _products(self, device: torch.device) -> AbstractContextManager[Any]:

@@ -81,6 +81,11 @@ class Head(nn.Module, ABC):
         return True
 
     @property
+    def has_relative_rates(self) -> bool:
+        """True if `sgd()` needs no learning rate: see `zloss.FactoredSGD`."""
+        return False
+
+    @property
     def reference_weight(self) -> Tensor:
         """A parameter (any, H) that shows the device and the dtype of the head."""
         return next(self.parameters())
@@ -125,8 +130,13 @@ class Head(nn.Module, ABC):
         metric.update(log_prob, counted=target.long() != self.ignore_index)
         return metric.compute()
 
-    def sgd(self, lr: float, *, weight_decay: float = 0.0) -> Optimizer:
-        """Return plain SGD for all parameters of the head. Row-sparse gradients allow no weight decay."""
+    def sgd(self, lr: float | None = None, *, weight_decay: float = 0.0) -> Optimizer:
+        """Return plain SGD for all parameters of the head. Row-sparse gradients allow no weight decay.
+
+        Only a head that `has_relative_rates` needs no learning rate.
+        """
+        if lr is None:
+            raise ValueError(f"{type(self).__name__} needs a learning rate, as in sgd(lr=0.1)")
         check_rates(lr, weight_decay)
         if not self.is_row_sparse:
             return torch.optim.SGD(self.parameters(), lr=lr, weight_decay=weight_decay)

@@ -1,14 +1,12 @@
 """The head for spherical losses: a layer that computes `SphericalStats`, and a loss that is a function of them."""
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from zloss.heads.head import Head
-from zloss.inputs import check_rates
 from zloss.layers import DenseLinear, FactoredLinear
 from zloss.layers.ranking import Scores
-from zloss.losses import SphericalLoss
+from zloss.losses import SphericalLoss, ZLoss
 from zloss.losses.loss import Loss
 from zloss.optim import FactoredSGD
 
@@ -68,6 +66,10 @@ class SphericalOutput(Head):
         return self.layer.uses_kernels if isinstance(self.layer, FactoredLinear) else True
 
     @property
+    def has_relative_rates(self) -> bool:
+        return isinstance(self.layer, FactoredLinear) and isinstance(self.loss, ZLoss)
+
+    @property
     def reference_weight(self) -> Tensor:
         return self.layer.V if isinstance(self.layer, FactoredLinear) else self.layer.linear.weight
 
@@ -81,10 +83,8 @@ class SphericalOutput(Head):
         """Return plain SGD. For a factored layer this is `FactoredSGD`, and a rate may be relative or left out."""
         if isinstance(self.layer, FactoredLinear):
             return FactoredSGD(self.layer, lr, relative_lr=relative_lr, weight_decay=weight_decay)
-        if lr is None or relative_lr is not None:
+        if relative_lr is not None:
             raise ValueError(
-                f"{type(self.layer).__name__} needs an absolute learning rate, as in sgd(lr=0.1): only a factored "
-                "layer has relative ones"
+                f"only a FactoredLinear has relative learning rates: give {type(self.layer).__name__} an absolute one"
             )
-        check_rates(lr, weight_decay)
-        return torch.optim.SGD(self.layer.parameters(), lr=lr, weight_decay=weight_decay)
+        return super().sgd(lr, weight_decay=weight_decay)

@@ -33,7 +33,8 @@ class TrainingConfig:
     mode: Literal["running", "sentence"] = "running"
     optimizer: Literal["sgd", "adam"] = "sgd"  # of all layers except the output
     lr: float = 1.0  # of all layers except the output
-    output_lr: float = 20.0  # of the output layer
+    # Of the output layer. None for the default of the library: the relative rate of a factored Z-loss, `lr` elsewhere.
+    output_lr: float | None = 20.0
     weight_decay: float = 0.0  # of the hidden layers
     output_weight_decay: float = 0.0  # of the head
     clip: float | None = None  # largest norm of the gradient of the whole network
@@ -75,8 +76,10 @@ class TrainingConfig:
                 "the linear schedule falls to zero over the whole training: give epochs, steps or seconds"
             )
         for name in ("lr", "output_lr", "lr_factor"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise ValueError(f"{name} must be a finite number > 0, got {getattr(self, name)}")
+            value = getattr(self, name)
+            is_default = name == "output_lr" and value is None
+            if not is_default and not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name} must be a finite number > 0, got {value}")
         if self.lr_factor >= 1:
             raise ValueError(
                 f"lr_factor must be below 1, as learning rates are lowered by it, got {self.lr_factor}"

@@ -7,9 +7,13 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, Optimizer, SparseAdam
 
+import zloss
+
 # What the optimizers with a state hold for each parameter, once they have taken a step.
 _OF_ADAM = ("step", "exp_avg", "exp_avg_sq")
 _STATES: dict[type[Optimizer], tuple[str, ...]] = {Adam: _OF_ADAM, SparseAdam: _OF_ADAM}
+_UNIT = "lr_unit"  # of `FactoredSGD` with a relative rate, once it has taken a step
+_OF_ONE_NUMBER = ("step", _UNIT)
 
 
 def with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -22,16 +26,20 @@ def with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def tensors_of(optimizers: Sequence[Optimizer]) -> dict[str, Tensor]:
-    """Return the states of optimizers as tensors by name. Whole numbers become tensors of one number.
+    """Return the states of optimizers as tensors by name. Numbers become tensors of one number.
 
     Parameter groups are left out: they follow from the config and from the schedule.
     """
     return {
-        f"optimizer.{number}.{parameter}.{name}": torch.as_tensor(value)
+        f"optimizer.{number}.{parameter}.{name}": _as_tensor(value)
         for number, optimizer in enumerate(optimizers)
         for parameter, values in optimizer.state_dict()["state"].items()
         for name, value in values.items()
     }
+
+
+def _as_tensor(value: Any) -> Tensor:
+    return torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
 
 
 def restore_optimizers(optimizers: Sequence[Optimizer], tensors: dict[str, Tensor]) -> None:
@@ -40,7 +48,7 @@ def restore_optimizers(optimizers: Sequence[Optimizer], tensors: dict[str, Tenso
         whole = optimizer.state_dict()
         own = with_prefix(tensors, f"optimizer.{number}.")
         shapes = [tuple(one.shape) for group in optimizer.param_groups for one in group["params"]]
-        names = _STATES.get(type(optimizer), ())
+        names = _names_of(optimizer, own)
         wanted = {
             f"{place}.{name}": (place, name) for place in range(len(shapes)) for name in names
         }
@@ -50,11 +58,17 @@ def restore_optimizers(optimizers: Sequence[Optimizer], tensors: dict[str, Tenso
         state: dict[int, dict[str, Any]] = {}
         for path, (place, name) in wanted.items():
             value = own[path]
-            if tuple(value.shape) != (() if name == "step" else shapes[place]):
+            if tuple(value.shape) != (() if name in _OF_ONE_NUMBER else shapes[place]):
                 raise ValueError(f"optimizer.{number}.{path} has the shape {tuple(value.shape)}")
-            is_count = not value.is_floating_point()
-            state.setdefault(place, {})[name] = value.item() if is_count else value
+            is_number = not value.is_floating_point() or name == _UNIT
+            state.setdefault(place, {})[name] = value.item() if is_number else value
         optimizer.load_state_dict({**whole, "state": state})
+
+
+def _names_of(optimizer: Optimizer, saved: dict[str, Tensor]) -> tuple[str, ...]:
+    if isinstance(optimizer, zloss.FactoredSGD) and f"0.{_UNIT}" in saved:
+        return (_UNIT,)
+    return _STATES.get(type(optimizer), ())
 
 
 def random_states(device: torch.device) -> dict[str, Tensor]:
