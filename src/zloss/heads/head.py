@@ -136,7 +136,9 @@ class Head(nn.Module, ABC):
         Only a head that `has_relative_rates` needs no learning rate.
         """
         if lr is None:
-            raise ValueError(f"{type(self).__name__} needs a learning rate, as in sgd(lr=0.1)")
+            raise ValueError(
+                f"lr must be a finite number >= 0, got None: {type(self).__name__} needs one, as in sgd(lr=0.1)"
+            )
         check_rates(lr, weight_decay)
         if not self.is_row_sparse:
             return torch.optim.SGD(self.parameters(), lr=lr, weight_decay=weight_decay)

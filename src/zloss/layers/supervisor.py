@@ -29,7 +29,7 @@ _TRUST = 16
 # This number of refactors, each within this number of steps after the last: the learning rate is too large.
 _HASTY_REFACTORS, _HASTY_STEPS = 5, 10
 # A refactor takes as long as C / (4 (B + H)) steps, as measured on a CPU. If the steps since the last one took longer,
-# refactors are no burden, however frequent they are.
+# frequent refactors are cheap.
 _CLASSES_FOR_A_ROW = 4
 # The part of a rate that is named as safe. With smaller steps the weights grow less, and smaller weights turn faster.
 _MARGIN = 0.25

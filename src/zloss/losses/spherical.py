@@ -20,10 +20,10 @@ from torch import Tensor
 from zloss import kernels
 from zloss.inputs import FLOATS, check_tensor, check_whole
 from zloss.losses.functions import (
-    DEFAULT_B,
     check_eps,
     check_z_parameters,
     default_a,
+    default_b,
     spherical_softmax,
     squared_error,
     taylor_softmax,
@@ -92,20 +92,20 @@ class SphericalLoss(Loss):
 class ZLoss(SphericalLoss):
     """The Z-loss as a module: see `z_loss` for the definition, and `SphericalLoss` for the arguments of a call.
 
-    Without `a`, each call takes the default for its number of classes, `ZLoss().softness(num_classes)`.
+    What is not given has a default for the number of classes of each call, as `parameters_for` returns it.
 
     >>> logits = torch.tensor([[0.0, 1.0, 5.0], [2.0, 0.0, 1.0]])
     >>> ZLoss(a=0.1, b=10)(logits, torch.tensor([2, 0]))
     tensor(12.1945)
-    >>> ZLoss().softness(200_000)
-    0.0224
+    >>> ZLoss().parameters_for(200_000)
+    {'a': 0.0224, 'b': 10.0}
     """
 
     def __init__(
         self,
         *,
         a: float | None = None,
-        b: float = DEFAULT_B,
+        b: float | None = None,
         reduction: Reduction = "mean",
         ignore_index: int = IGNORE_INDEX,
     ) -> None:
@@ -113,10 +113,11 @@ class ZLoss(SphericalLoss):
         check_z_parameters(a, b)
         self.a, self.b = a, b
 
-    def softness(self, num_classes: int) -> float:
-        """Return `a`, or its default for this number of classes."""
+    def parameters_for(self, num_classes: int) -> dict[str, float]:
+        """Return a and b as they are, or as their defaults for this number of classes."""
         check_whole("num_classes", num_classes, least=1)
-        return default_a(num_classes) if self.a is None else self.a
+        a = default_a(num_classes) if self.a is None else self.a
+        return {"a": a, "b": default_b(num_classes) if self.b is None else self.b}
 
     def per_example(self, stats: SphericalStats) -> Tensor:
         return z_loss(stats, a=self.a, b=self.b)
@@ -247,7 +248,7 @@ def kernel_loss(
     kernel = KERNELS[type(loss).per_example]
     parameters = {name: getattr(loss, name) for name in kernel.parameters}
     if isinstance(loss, ZLoss):
-        parameters["a"] = loss.softness(stats.num_classes)
+        parameters = loss.parameters_for(stats.num_classes)
     kernel.check(**parameters)
     value: Tensor = kernels.load("spherical_losses").reduced_loss(
         kernel.name,

@@ -6,7 +6,7 @@ grows, and a learning rate means something only relative to the size of W. A rel
     lr = r * unit,        unit = |W| / |dL/dW|        (Frobenius norms, at the first step)
 
 With r = 1, the first step changes W by a matrix as large as W. The unit is found once, so every step is plain SGD.
-docs/guides/loss-and-rates.md says why the unit need not follow W, and has the measurements behind the default.
+The section "The learning rate of the output layer" in docs/guides/loss-and-rates.md explains why that is enough.
 """
 
 import math
@@ -30,7 +30,7 @@ UNIT = "lr_unit"
 _MOST_LEFT = 1e-3
 
 
-def chosen(lr: float | None, relative_lr: float | None) -> dict[str, Any]:
+def chosen(lr: float | None = None, relative_lr: float | None = None) -> dict[str, Any]:
     """Return the options of a parameter group for a rate. Schedulers change `lr`, whichever it is."""
     if lr is not None and relative_lr is not None:
         raise ValueError(

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from zloss.inputs import check_callable, check_mapping, check_rates, shown
+from zloss.inputs import check_callable, check_mapping, check_number, check_rates, shown
 from zloss.layers import FactoredLinear
 from zloss.layers.gradient import RecordedGradient
 from zloss.layers.supervisor import RefusedStepError
@@ -161,10 +161,11 @@ class FactoredSGD(PlainSGD):
             )
         group = dict(param_group)
         self._refuse({"is_relative"} & group.keys())  # it follows from the name of the rate
-        if {"lr", "relative_lr"} & group.keys():
-            group |= relative_rate.chosen(
-                *(group.pop(name, None) for name in ("lr", "relative_lr"))
-            )
+        rates = {name: group.pop(name) for name in ("lr", "relative_lr") if name in group}
+        for name, rate in rates.items():
+            check_number(name, rate, least=0)
+        if rates:
+            group |= relative_rate.chosen(**rates)
         layers = listed(group.pop("layers"))
         for layer in layers:
             if not isinstance(layer, FactoredLinear):

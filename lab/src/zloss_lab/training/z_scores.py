@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 
 import zloss
+from zloss.inputs import NotFiniteError
 from zloss_lab.networks import NgramNetwork
 from zloss_lab.ngrams import NgramBatches
 
@@ -27,6 +28,10 @@ def z_scores_of(network: NgramNetwork, batches: NgramBatches, step: int) -> ZSco
         return None
     context, target = batches.batch(*divmod(step, len(batches)))
     network.eval()  # a step of training switches back
-    z = head.layer(network.hidden(context), target).z
-    share = (z > head.loss.b).float().mean().item()
-    return ZScores(head.loss.softness(head.num_classes), share)
+    try:
+        z = head.layer(network.hidden(context), target).z
+    except NotFiniteError:
+        return None  # the next step says so, after a checkpoint
+    parameters = head.loss.parameters_for(head.num_classes)
+    share = (z > parameters["b"]).float().mean().item()
+    return ZScores(parameters["a"], share)
