@@ -166,14 +166,20 @@ def test_classes_of_8_bits_are_no_mask() -> None:
 def test_rates_are_numbers(bad: Any) -> None:
     layer = zloss.FactoredLinear(WIDTH, CLASSES)
     head = zloss.HierarchicalSoftmax(WIDTH, CLASSES)
-    for use in (
-        lambda: zloss.FactoredSGD(layer, bad),
+    uses = [
         lambda: zloss.RowSGD(head.parameters(), bad),
         lambda: zloss.RowAdam(head.parameters(), bad),
         lambda: head.sgd(bad),
         lambda: layer.step_(bad),
         lambda: zloss.FactoredSGD([{"layers": [layer], "lr": bad}], 1.0),
-    ):
+        lambda: zloss.FactoredSGD([{"layers": [layer], "relative_lr": bad}], 1.0),
+    ]
+    if bad is not None:  # which stands for the default
+        uses += [
+            lambda: zloss.FactoredSGD(layer, bad),
+            lambda: zloss.FactoredSGD(layer, relative_lr=bad),
+        ]
+    for use in uses:
         with pytest.raises(ValueError, match="lr must be a finite number >= 0, got"):
             use()
 

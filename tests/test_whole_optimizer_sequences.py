@@ -127,7 +127,9 @@ class Sequences(RuleBasedStateMachine):
     @rule()
     def schedule(self) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the order of steps, and of copies: both are meant here
+            warnings.simplefilter(
+                "ignore"
+            )  # of the order of steps, and of copies: both are meant here
             for schedule in self.schedules:
                 schedule.step()
 

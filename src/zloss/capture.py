@@ -222,6 +222,8 @@ def _options_of(optimizers: Sequence[Optimizer]) -> Iterator[Any]:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             yield from (value for name, value in group.items() if name != "params")
+        if isinstance(optimizer, FactoredSGD):
+            yield from optimizer.units  # which a state dict may bring
 
 
 def _device_of(inputs: Sequence[Tensor], optimizers: Sequence[Optimizer]) -> torch.device:

@@ -61,7 +61,7 @@ def test_presets(name: str) -> None:
         str(training.batch_size),
         training.mode,
         f"{head.options['a']:g}, {head.options['b']:g}" if head.options else "10 / √C, 10",
-        f"{training.lr:g}, {training.output_lr:g}",
+        f"{training.lr:g}, {'relative' if training.output_lr is None else f'{training.output_lr:g}'}",
         str(training.epochs),
     ]
 

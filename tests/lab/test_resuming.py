@@ -31,6 +31,7 @@ from zloss_lab.training.state import restore_optimizers, tensors_of
 CASES: dict[str, dict[str, Any]] = {
     "factored": {},
     "dropout": {"dropout": 0.3},
+    "relative": {"output_lr": None},
     "adam": {"optimizer": "adam", "lr": 0.003},
     "clipped": {"clip": 0.5},
     "sampled": {"head": HeadConfig(head="sampled", options={"num_samples": 4})},

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import zloss
 from tests.lab.small_runs import experiment
@@ -19,6 +20,7 @@ from zloss_lab.configuration import to_table
 from zloss_lab.evaluation import Evaluation, evaluate
 from zloss_lab.inspection.plotting import plot_runs
 from zloss_lab.inspection.run_table import run_row
+from zloss_lab.networks import NgramNetwork
 from zloss_lab.runs import Run, RunError
 from zloss_lab.training import (
     DivergedError,
@@ -40,9 +42,26 @@ def test_a_run_learns_and_leaves_a_record(corpus: Path, tmp_path: Path) -> None:
     assert run.best_step is not None
     assert run.config == to_table(experiment(corpus, steps=200))
     assert seen[0].condition is not None
+    told = seen[0].z_scores
+    assert told is not None
+    assert told.a == 0.5
+    assert 0 < told.beyond_b < 1
+    logged = next(record for record in run.metrics() if record["kind"] == "training")
+    assert (logged["a"], logged["beyond_b"]) == told
     assert {progress.step for progress in seen if progress.validation is None} == set(
         range(10, 201, 10)
     )
+
+
+def test_without_a_rate_of_the_output_layer_it_is_the_relative_one(
+    corpus: Path, tmp_path: Path
+) -> None:
+    run = fit(experiment(corpus, output_lr=None), tmp_path / "run")
+    unit = run.load().tensors["optimizer.2.0.lr_unit"]
+    assert unit.dtype == torch.float64
+    softmax = HeadConfig(head="hierarchical")
+    built = NgramNetwork(experiment(corpus, head=softmax).network, 13)
+    assert built.optimizers(lr=0.3)[-1].param_groups[0]["lr"] == 0.3
 
 
 @pytest.mark.parametrize("name", ["steps", "validate_every", "stop_after", "patience", "clip"])

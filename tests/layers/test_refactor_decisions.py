@@ -72,28 +72,51 @@ def test_a_refactor_is_counted() -> None:
     assert conditioning.drift is drift
 
 
-def refactor(conditioning: Conditioning, *, steps: int) -> int:
-    """Refactor this number of steps after the last time, and return the number of warnings."""
+def refactor(
+    conditioning: Conditioning, *, steps: int, num_rows: int = 100_000, safe_lr: float = 8.0
+) -> list[str]:
+    """Refactor this number of steps after the last time, at a rate of 4, and return the warnings."""
+    conditioning.note_step(4.0, batch_rows=30, num_rows=num_rows, width=20)
     conditioning.steps_since_refactor = steps
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        conditioning.warn_if_hasty(0.125)
+        conditioning.warn_if_hasty(safe_lr)
     conditioning.note_refactor(torch.tensor(0.0))
-    assert all("about 0.125 would be safe" in str(one.message) for one in caught)
-    assert all("5 refactors within 10 steps" in str(one.message) for one in caught)
-    return len(caught)
+    return [str(one.message) for one in caught]
 
 
 def test_the_fifth_of_five_hasty_refactors_warns_once() -> None:
     conditioning = Conditioning(None)
-    assert [refactor(conditioning, steps=9) for _ in range(7)] == [0, 0, 0, 0, 1, 0, 0]
+    told = [refactor(conditioning, steps=9) for _ in range(7)]
+    assert [len(one) for one in told] == [0, 0, 0, 0, 1, 0, 0]
+    assert "5 refactors within 10 steps of each other" in told[4][0]
 
 
 def test_a_refactor_after_ten_steps_is_not_hasty() -> None:
     conditioning = Conditioning(None)
-    assert [refactor(conditioning, steps=9) for _ in range(4)] == [0] * 4
-    assert refactor(conditioning, steps=10) == 0
-    assert [refactor(conditioning, steps=1) for _ in range(5)] == [0, 0, 0, 0, 1]
+    assert not any(refactor(conditioning, steps=9) for _ in range(4))
+    assert not refactor(conditioning, steps=10)
+    assert [len(refactor(conditioning, steps=1)) for _ in range(5)] == [0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize(("num_rows", "warns"), [(1000, False), (1001, True)])
+def test_a_refactor_that_costs_no_more_than_the_steps_is_not_hasty(
+    num_rows: int, warns: bool
+) -> None:
+    """A pass over C rows costs C / (4 (B + H)) steps: with 1,000 of them here five."""
+    conditioning = Conditioning(None)
+    told = [refactor(conditioning, steps=5, num_rows=num_rows) for _ in range(5)]
+    assert any(told) == warns
+
+
+def test_the_named_rate_is_a_quarter_of_what_makes_refactors_rare() -> None:
+    """Two steps would become ten with a fifth of the rate of 4, if W were as large as now."""
+    conditioning = Conditioning(None)
+    told = [refactor(conditioning, steps=steps) for steps in (9, 1, 5, 9, 9)][-1]
+    assert "about 0.05 times the present rate would be safe, which is lr=0.2" in told[0]
+    conditioning = Conditioning(None)
+    told = [refactor(conditioning, steps=9, safe_lr=0.4) for _ in range(5)][-1]
+    assert "about 0.025 times the present rate would be safe, which is lr=0.1" in told[0]
 
 
 @pytest.mark.parametrize("width", [4, 256])

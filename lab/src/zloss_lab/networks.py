@@ -238,7 +238,7 @@ class NgramNetwork(nn.Module):
             lr: learning rate of the trunk.
             output: "sgd", "adagrad" or "adam" for the head, as `Head.optimizer` makes them. A factored head takes "sgd"
                 only.
-            output_lr: learning rate of the head. The default is `lr`.
+            output_lr: learning rate of the head. The default is the relative rate 1 under a factored Z-loss, else `lr`.
             weight_decay: weight decay of the hidden layers. The embeddings have none, because it would change every
                 row at every step.
             output_weight_decay: weight decay of the head. Heads with row-sparse gradients refuse it.
@@ -257,7 +257,8 @@ class NgramNetwork(nn.Module):
             optimizers.append(SGD(dense, lr=lr, weight_decay=weight_decay, fused=fused))
         elif dense:
             optimizers.append(Adam(dense, lr=lr, weight_decay=weight_decay))
-        output_lr = lr if output_lr is None else output_lr
+        if output_lr is None and not self.head.has_relative_rates:
+            output_lr = lr
         of_head = self.head.optimizer(output, lr=output_lr, weight_decay=output_weight_decay)
         return [*optimizers, of_head]
 

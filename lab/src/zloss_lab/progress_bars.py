@@ -24,7 +24,8 @@ from zloss_lab.training.progress import TrainingProgress, TrainingWatcher
 def training_bar(console: Console) -> Iterator[TrainingWatcher]:
     """Show the progress of a training, and yield the function that updates it.
 
-    The bar has the time left, words per second, loss, learning rate and the condition number of the factors.
+    The bar has the time left, words per second, loss, learning rate and the condition number of the factors. Under a
+    Z-loss it has the softness a, and the share of the latest batch whose z-scores are beyond b.
     """
     columns = (
         SpinnerColumn(),
@@ -48,7 +49,9 @@ def training_bar(console: Console) -> Iterator[TrainingWatcher]:
                 "" if progress.condition is None else f"  condition {progress.condition:.2f}"
             )
             pace = f"{progress.words_per_second:,.0f} words/s"
-            figures = f"{pace}  loss {progress.loss:.3f}  lr {progress.lr:.3g}{condition}"
+            z = progress.z_scores
+            z_scores = "" if z is None else f"  a {z.a:.3g}  z > b {z.beyond_b:.0%}"
+            figures = f"{pace}  loss {progress.loss:.3f}  lr {progress.lr:.3g}{z_scores}{condition}"
             bar.update(task, completed=progress.step, figures=figures, visible=True)
             # `update(total=None)` would keep the old total.
             bar.tasks[0].total = progress.steps if math.isfinite(progress.steps) else None

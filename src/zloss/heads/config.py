@@ -9,7 +9,6 @@
 train others. A config refuses a pair that cannot work. Its message gives the reason and the heads that do work.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +34,7 @@ from zloss.losses import (
     ZLoss,
     ZNormalized,
 )
+from zloss.losses.functions import default_a, default_b
 from zloss.losses.reduction import Reduction, check_reduction
 from zloss.names import check_name
 from zloss.targets import IGNORE_INDEX, check_ignore_index
@@ -61,17 +61,12 @@ class LossKind:
         }
 
 
-def _softness(num_classes: int) -> float:
-    """Return the softness a of the Z-loss. Relative to the largest possible z it is equal for any number of classes."""
-    return float(f"{10 / math.sqrt(max(num_classes, 1)):.3g}")  # layers refuse 0 classes
-
-
 def _z_normalized(loss: type[nn.Module]) -> Callable[..., nn.Module]:
     return lambda a, b=0.0, **options: ZNormalized(loss(**options), a=a, b=b)
 
 
 LOSSES: dict[str, LossKind] = {
-    "z_loss": LossKind(ZLoss, {"a": _softness, "b": 10.0}),
+    "z_loss": LossKind(ZLoss, {"a": default_a, "b": default_b}),
     "squared_error": LossKind(SquaredError),
     "taylor_softmax": LossKind(TaylorSoftmax),
     "spherical_softmax": LossKind(SphericalSoftmax, {"eps": 0.1}),
@@ -170,7 +165,7 @@ class HeadConfig:
         head: "factored", "gram", "dense", "hierarchical", "adaptive" or "sampled".
         loss: a name in `LOSSES`. The default is "z_loss" for factored and gram, and "softmax" for the other heads.
         options: the options of the head and of the loss in one mapping, such as `{"a": 0.2, "b": 9.0}` or
-            `{"num_samples": 256}`. The defaults of the Z-loss are a = 10 / sqrt(C) and b = 10.
+            `{"num_samples": 256}`. `ZLoss` has defaults of a and b.
         reduction: "mean" over the rows that are not ignored, "sum", or "none" for one value per example.
         ignore_index: the target that is ignored.
 

@@ -1,24 +1,31 @@
 """The optimizer, the rate and the options with which each head was best, in one place.
 
 The numbers are measured: `python -m benchmarks.head_defaults` gives every head the same number of trials on two
-corpora and checks its best settings on two others. The guide on heads has the table of the results.
+corpora and checks its best settings on two others. The guide on heads has the table of the results. The relative rate
+of the factored Z-loss comes from `benchmarks/rates.py` instead.
 """
 
 from dataclasses import dataclass
 from typing import Literal
+
+from zloss.optim import relative_rate
 
 OptimizerName = Literal["sgd", "adagrad", "adam"]
 
 
 @dataclass(frozen=True)
 class HeadDefaults:
-    """The optimizer of a head and its learning rate, for mean losses and batches of some hundred examples."""
+    """The optimizer of a head and its learning rate, for mean losses and batches of some hundred examples.
+
+    A relative rate suits batches of any size: see `zloss.FactoredSGD`.
+    """
 
     optimizer: OptimizerName
     lr: float
+    is_relative: bool = False
 
 
-FACTORED_Z_LOSS = HeadDefaults("sgd", 50.0)
+FACTORED_Z_LOSS = HeadDefaults("sgd", relative_rate.DEFAULT, is_relative=True)
 GRAM = HeadDefaults("adam", 0.003)
 DENSE = HeadDefaults("adam", 0.003)
 HIERARCHICAL = HeadDefaults("adam", 0.003)

@@ -97,6 +97,11 @@ class Head(nn.Module, ABC):
         return True
 
     @property
+    def has_relative_rates(self) -> bool:
+        """True if plain SGD needs no learning rate: see `zloss.FactoredSGD`."""
+        return False
+
+    @property
     def reference_weight(self) -> Tensor:
         """A parameter (any, H) that shows the device and the dtype of the head."""
         return next(self.parameters())
@@ -181,8 +186,12 @@ class Head(nn.Module, ABC):
             )
         return _ROW_OPTIMIZERS[name](self.parameters(), lr=lr)
 
-    def sgd(self, lr: float, *, weight_decay: float = 0.0) -> Optimizer:
-        """Return plain SGD for all parameters of the head: `optimizer("sgd", lr=lr)`."""
+    def sgd(self, lr: float | None = None, *, weight_decay: float = 0.0) -> Optimizer:
+        """Return plain SGD for all parameters of the head. Only a head that `has_relative_rates` needs no rate."""
+        if lr is None:
+            raise ValueError(
+                f"lr must be a finite number >= 0, got None: {type(self).__name__} needs one, as in sgd(lr=0.1)"
+            )
         check_rates(lr, weight_decay)
         return self.optimizer("sgd", lr=lr, weight_decay=weight_decay)
 

@@ -21,7 +21,7 @@ class SphericalOutput(Head):
         loss: `ZLoss` or another spherical loss.
 
     >>> head = SphericalOutput(zloss.FactoredLinear(16, 100_000), zloss.ZLoss(a=0.1, b=10))
-    >>> optimizer = head.sgd(lr=50.0)
+    >>> optimizer = head.sgd()
     >>> head(torch.randn(4, 16), torch.tensor([7, 0, 99_999, -100])).backward()
     >>> optimizer.step()
 
@@ -68,6 +68,10 @@ class SphericalOutput(Head):
         return self.layer.uses_kernels if isinstance(self.layer, FactoredLinear) else True
 
     @property
+    def has_relative_rates(self) -> bool:
+        return isinstance(self.layer, FactoredLinear) and isinstance(self.loss, ZLoss)
+
+    @property
     def reference_weight(self) -> Tensor:
         return self.layer.V if isinstance(self.layer, FactoredLinear) else self.layer.linear.weight
 
@@ -75,7 +79,7 @@ class SphericalOutput(Head):
     def defaults(self) -> HeadDefaults | None:
         if not isinstance(self.layer, FactoredLinear):
             return GRAM
-        return FACTORED_Z_LOSS if isinstance(self.loss, ZLoss) else None
+        return FACTORED_Z_LOSS if self.has_relative_rates else None
 
     def optimizer(
         self,
@@ -86,7 +90,7 @@ class SphericalOutput(Head):
     ) -> Optimizer:
         """Return an optimizer for all parameters. For a factored layer it is `FactoredSGD`: nothing else can train it.
 
-        The rate of plain SGD has been measured for the Z-loss only. For other losses on a factored layer, give `lr`.
+        With the Z-loss, its rate is the relative rate 1. For other losses on a factored layer, give `lr`.
         """
         if not isinstance(self.layer, FactoredLinear):
             return super().optimizer(name, lr=lr, weight_decay=weight_decay)
@@ -95,5 +99,22 @@ class SphericalOutput(Head):
                 f"a factored layer takes the exact step of plain SGD and has no gradient for {shown(name)}: use "
                 'head.optimizer("sgd"), or GramLinear (head="gram") for other optimizers'
             )
-        _, lr = self._measured("sgd", lr)
+        if not self.has_relative_rates:
+            _, lr = self._measured("sgd", lr)
         return FactoredSGD(self.layer, lr, weight_decay=weight_decay)
+
+    def sgd(
+        self,
+        lr: float | None = None,
+        *,
+        relative_lr: float | None = None,
+        weight_decay: float = 0.0,
+    ) -> Optimizer:
+        """Return plain SGD. For a factored layer this is `FactoredSGD`, and a rate may be relative or left out."""
+        if isinstance(self.layer, FactoredLinear):
+            return FactoredSGD(self.layer, lr, relative_lr=relative_lr, weight_decay=weight_decay)
+        if relative_lr is not None:
+            raise ValueError(
+                f"only a FactoredLinear has relative learning rates: give {type(self.layer).__name__} an absolute one"
+            )
+        return super().sgd(lr, weight_decay=weight_decay)

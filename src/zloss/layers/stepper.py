@@ -88,6 +88,7 @@ class Stepper:
             raise ValueError(
                 "V or its factors were written to between the forward pass and the step: step first"
             )
+        self.conditioning.note_step(lr, len(grad.h), matrix.rows.num_rows, matrix.rows.width)
         with exact_products(matrix.rows.device.type):
             backend.step_(matrix, grad, lr, weight_decay)
         if is_capturing():

@@ -28,6 +28,11 @@ _MOST_OVER_LIMIT = 16.0
 _TRUST = 16
 # This number of refactors, each within this number of steps after the last: the learning rate is too large.
 _HASTY_REFACTORS, _HASTY_STEPS = 5, 10
+# A refactor takes as long as C / (4 (B + H)) steps, as measured on a CPU. If the steps since the last one took longer,
+# frequent refactors are cheap.
+_CLASSES_FOR_A_ROW = 4
+# The part of a rate that is named as safe. With smaller steps the weights grow less, and smaller weights turn faster.
+_MARGIN = 0.25
 
 
 class Fault(IntFlag):
@@ -209,6 +214,8 @@ class Conditioning:
         self.refactors = 0
         self.drift: Tensor | None = None  # found by the latest refactor
         self.steps_since_refactor = self._hasty_refactors = 0
+        self._fewest_steps = _HASTY_STEPS  # between hasty refactors in a row
+        self._last_lr, self._refactor_cost = math.nan, math.inf  # the cost in steps like the last
 
     def limit(self, width: int, dtype: torch.dtype) -> float:
         """Return the condition from which on a layer of this width and dtype refactors.
@@ -240,13 +247,29 @@ class Conditioning:
         self.refactors += 1
         self.steps_since_refactor = 0
 
+    def note_step(self, lr: float, batch_rows: int, num_rows: int, width: int) -> None:
+        """Note the rate of the next step, and its cost. For replays this happens once, when the step is captured."""
+        self._last_lr = lr
+        self._refactor_cost = num_rows / (_CLASSES_FOR_A_ROW * (batch_rows + width))
+
     def warn_if_hasty(self, safe_lr: float) -> None:
-        """Warn where one refactor follows the other; to be called before a refactor."""
-        is_hasty = self.steps_since_refactor < _HASTY_STEPS
-        self._hasty_refactors = self._hasty_refactors + 1 if is_hasty else 0
+        """Warn where one refactor follows the other and costs more than the steps; to be called before a refactor.
+
+        At `safe_lr` the latest step would have shrunk no direction of U by more than half.
+        """
+        steps = self.steps_since_refactor
+        if steps >= min(_HASTY_STEPS, self._refactor_cost):
+            self._hasty_refactors, self._fewest_steps = 0, _HASTY_STEPS
+            return
+        self._hasty_refactors += 1
+        self._fewest_steps = min(self._fewest_steps, steps + 1)
         if self._hasty_refactors == _HASTY_REFACTORS:
+            # With this rate, refactors would be rarer in the same proportion, were it not for smaller weights.
+            rarer = self._last_lr * self._fewest_steps / _HASTY_STEPS
+            part = _MARGIN * min(safe_lr, rarer) / self._last_lr
             warnings.warn(
-                f"{_HASTY_REFACTORS} refactors within {_HASTY_STEPS} steps of each other, each a pass over V: "
-                f"the learning rate is too large for the factors; about {safe_lr:.3g} would be safe",
+                f"{_HASTY_REFACTORS} refactors within {_HASTY_STEPS} steps of each other, each a pass over V that "
+                "takes longer than these steps: the learning rate is too large for the factors; about "
+                f"{part:.2g} times the present rate would be safe, which is lr={part * self._last_lr:.2g}",
                 stacklevel=2,
             )

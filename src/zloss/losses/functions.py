@@ -9,6 +9,8 @@ example a loss is the average of its K single-target values.
 Shape letters: B examples, C classes, K targets per example.
 """
 
+import math
+
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -19,7 +21,31 @@ from zloss.stats import SphericalStats
 SOFTPLUS_IS_LINEAR = 40.0
 
 
-def z_loss(stats: SphericalStats, *, a: float, b: float) -> Tensor:  # (B,)
+# The defaults of the Z-loss. A z-score is at most sqrt(C - 1), so both depend on the number of classes.
+_A_TIMES_MOST_Z, _LARGEST_B, _MOST_Z_OVER_B = 10.0, 10.0, 3.0
+
+
+def default_a(num_classes: int) -> float:
+    """Return the default softness a of the Z-loss for C classes, 10 / sqrt(C) to three digits.
+
+    >>> default_a(10_000), default_a(200_000)
+    (0.1, 0.0224)
+    """
+    return float(f"{_A_TIMES_MOST_Z / math.sqrt(num_classes):.3g}")
+
+
+def default_b(num_classes: int) -> float:
+    """Return the default b of the Z-loss for C classes: 10, and sqrt(C) / 3 to three digits if that is less.
+
+    >>> default_b(10_000), default_b(100)
+    (10.0, 3.33)
+    """
+    return min(_LARGEST_B, float(f"{math.sqrt(num_classes) / _MOST_Z_OVER_B:.3g}"))
+
+
+def z_loss(
+    stats: SphericalStats, *, a: float | None = None, b: float | None = None
+) -> Tensor:  # (B,)
     r"""Return the Z-loss, `softplus(a (b - z_t)) / a` with `z_t = (o_t - mu) / sigma` (equation 1 of the paper).
 
     It does not change if all activations are shifted or scaled. Its minimum over activations is at `z_t = sqrt(C - 1)`,
@@ -27,9 +53,9 @@ def z_loss(stats: SphericalStats, *, a: float, b: float) -> Tensor:  # (B,)
 
     Args:
         stats: statistics of B examples.
-        a: the softness, > 0. With a large a the loss becomes a hinge. Start from 10 / sqrt(C). A smaller value helps
+        a: the softness, > 0; by default 10 / sqrt(C). With a large a the loss becomes a hinge. A smaller value helps
             top-1 errors, and a larger value helps top-k errors with a high k.
-        b: the z-score up to which the loss raises a target. Start from 10.
+        b: the z-score up to which the loss raises a target; by default 10, or sqrt(C) / 3 with less than 900 classes.
 
     Returns:
         One loss per example, (B,).
@@ -44,6 +70,8 @@ def z_loss(stats: SphericalStats, *, a: float, b: float) -> Tensor:  # (B,)
     """
     check_stats(stats)
     check_z_parameters(a, b)
+    a = default_a(stats.num_classes) if a is None else a
+    b = default_b(stats.num_classes) if b is None else b
     return stats.mean_over_targets(F.softplus(b - stats.z, beta=a, threshold=SOFTPLUS_IS_LINEAR))
 
 
@@ -104,10 +132,12 @@ def spherical_softmax(stats: SphericalStats, *, eps: float) -> Tensor:  # (B,)
     return stats.mean_over_targets(stats.per_row(total.log()) - own.log())
 
 
-def check_z_parameters(a: float, b: float) -> None:
+def check_z_parameters(a: float | None, b: float | None) -> None:
     """Refuse hyper-parameters that the Z-loss cannot have."""
-    check_number("a", a, above=0)
-    check_number("b", b)
+    if a is not None:
+        check_number("a", a, above=0)
+    if b is not None:
+        check_number("b", b)
 
 
 def check_eps(eps: float) -> None:

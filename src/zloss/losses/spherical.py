@@ -18,10 +18,12 @@ import torch
 from torch import Tensor
 
 from zloss import kernels
-from zloss.inputs import FLOATS, check_tensor
+from zloss.inputs import FLOATS, check_tensor, check_whole
 from zloss.losses.functions import (
     check_eps,
     check_z_parameters,
+    default_a,
+    default_b,
     spherical_softmax,
     squared_error,
     taylor_softmax,
@@ -90,17 +92,32 @@ class SphericalLoss(Loss):
 class ZLoss(SphericalLoss):
     """The Z-loss as a module: see `z_loss` for the definition, and `SphericalLoss` for the arguments of a call.
 
+    What is not given has a default for the number of classes of each call, as `parameters_for` returns it.
+
     >>> logits = torch.tensor([[0.0, 1.0, 5.0], [2.0, 0.0, 1.0]])
     >>> ZLoss(a=0.1, b=10)(logits, torch.tensor([2, 0]))
     tensor(12.1945)
+    >>> ZLoss().parameters_for(200_000)
+    {'a': 0.0224, 'b': 10.0}
     """
 
     def __init__(
-        self, *, a: float, b: float, reduction: Reduction = "mean", ignore_index: int = IGNORE_INDEX
+        self,
+        *,
+        a: float | None = None,
+        b: float | None = None,
+        reduction: Reduction = "mean",
+        ignore_index: int = IGNORE_INDEX,
     ) -> None:
         super().__init__(reduction=reduction, ignore_index=ignore_index)
         check_z_parameters(a, b)
         self.a, self.b = a, b
+
+    def parameters_for(self, num_classes: int) -> dict[str, float]:
+        """Return a and b as they are, or as their defaults for this number of classes."""
+        check_whole("num_classes", num_classes, least=1)
+        a = default_a(num_classes) if self.a is None else self.a
+        return {"a": a, "b": default_b(num_classes) if self.b is None else self.b}
 
     def per_example(self, stats: SphericalStats) -> Tensor:
         return z_loss(stats, a=self.a, b=self.b)
@@ -192,7 +209,8 @@ def has_kernel(loss: SphericalLoss) -> bool:
     kernel = KERNELS.get(type(loss).per_example)
     if kernel is None or "per_example" in vars(loss):
         return False
-    return all(isinstance(getattr(loss, parameter), float | int) for parameter in kernel.parameters)
+    given = (getattr(loss, parameter) for parameter in kernel.parameters)
+    return all(value is None or isinstance(value, float | int) for value in given)
 
 
 def suits_kernels(stats: SphericalStats, weight: Tensor | None) -> bool:
@@ -229,6 +247,8 @@ def kernel_loss(
     """Return `loss(stats, weight=weight)` from its kernel, with first derivatives only."""
     kernel = KERNELS[type(loss).per_example]
     parameters = {name: getattr(loss, name) for name in kernel.parameters}
+    if isinstance(loss, ZLoss):
+        parameters = loss.parameters_for(stats.num_classes)
     kernel.check(**parameters)
     value: Tensor = kernels.load("spherical_losses").reduced_loss(
         kernel.name,

@@ -1,4 +1,4 @@
-"""Plain SGD on factored layers."""
+"""Plain SGD on factored layers, with absolute or relative learning rates."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, overload
@@ -8,9 +8,11 @@ from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from zloss.inputs import check_callable, check_mapping, check_rates, shown
+from zloss.inputs import check_callable, check_mapping, check_number, check_rates, shown
 from zloss.layers import FactoredLinear
 from zloss.layers.gradient import RecordedGradient
+from zloss.layers.supervisor import RefusedStepError
+from zloss.optim import relative_rate
 from zloss.optim.groups import NOTES, check_parameters, listed, saved_groups
 
 # Options in the state dict of another optimizer that we must not ignore. Its other options mean nothing without these.
@@ -21,6 +23,7 @@ class PlainSGD(Optimizer):
     """An optimizer that does `parameter -= lr * gradient` in some form, group by group."""
 
     options: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
+    _names: ClassVar[tuple[str, ...]] = ()  # by which users give them, if these differ
     _instead: ClassVar[str] = "the optimizers of torch.optim have others"
 
     @overload
@@ -42,7 +45,8 @@ class PlainSGD(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with options of their own."""
         check_mapping("param_group", param_group)
-        self._refuse(name for name in param_group if name not in {"params", *self.options, *NOTES})
+        known = {"params", *self.options, *NOTES}
+        self._refuse(name for name in param_group if name not in known)
         _check_rates_of(self.defaults | param_group)
         given = param_group.get("params")
         params = [given] if isinstance(given, Tensor) else listed(given)
@@ -62,9 +66,8 @@ class PlainSGD(Optimizer):
 
     def _refuse(self, names: Iterable[str]) -> None:
         if refused := ", ".join(names):
-            raise ValueError(
-                f"{type(self).__name__} has {' and '.join(self.options)}, got {refused}: {self._instead}"
-            )
+            names = " and ".join(self._names or self.options)
+            raise ValueError(f"{type(self).__name__} has {names}, got {refused}: {self._instead}")
 
     def _descend_all(self) -> None:
         for group in self.param_groups:  # all of them, before any parameter has changed
@@ -90,20 +93,29 @@ class FactoredSGD(PlainSGD):
     step. If one has a NaN or an infinity, it drops all of them and takes no step. `scaler.update()` needs the gradients
     of an ordinary optimizer beside these: the scale follows them. To clip in between, see `unscale_`.
 
+    Without a learning rate, the relative rate is 1, which suits the Z-loss for any number of classes, width and batch
+    size: see `docs/guides/loss-and-rates.md`. A relative rate of 0.1 means that the first step changes W by a tenth of
+    its norm. That fixes lr for all later steps, up to the factors of a schedule. It is kept in the state dict.
+
     Args:
         layers: a layer, several layers, or parameter groups `{"layers": [...], "lr": ...}`.
-        lr: the learning rate.
+        lr: the learning rate of `torch.optim.SGD`.
+        relative_lr: the learning rate relative to |W| / |dL/dW| at the first step, in the place of `lr`. It needs a
+            loss that does not change if all activations are multiplied by a number, such as `ZLoss`. In
+            `param_groups` it is the number `lr`, which schedulers change.
         weight_decay: the L2 penalty, added to the gradient as `weight_decay * W`.
         others: options of other optimizers, such as momentum. They are refused, with advice on what to use instead.
 
     >>> layer = zloss.FactoredLinear(8, 1000)
-    >>> optimizer = FactoredSGD(layer, lr=0.5)
+    >>> optimizer = FactoredSGD(layer)                              # or (layer, relative_lr=0.3), or (layer, lr=0.5)
     >>> scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=10)
     >>> zloss.ZLoss(a=0.1, b=10)(layer(torch.randn(4, 8), torch.tensor([1, 2, 3, 4]))).backward()
     >>> optimizer.step()
     >>> scheduler.step()
     """
 
+    options = ("lr", "is_relative", "weight_decay")
+    _names = ("lr or relative_lr", "weight_decay")
     _instead = "momentum and adaptive rates need a dense gradient, which GramLinear under an ordinary optimizer has"
     # Asks GradScaler for the two attributes below. They exist while it calls `step`.
     _step_supports_amp_scaling = True
@@ -113,20 +125,22 @@ class FactoredSGD(PlainSGD):
     def __init__(
         self,
         layers: FactoredLinear | Iterable[FactoredLinear] | Iterable[dict[str, Any]],
-        lr: float,
+        lr: float | None = None,
         *,
+        relative_lr: float | None = None,
         weight_decay: float = 0.0,
         **others: Any,
     ) -> None:
         self._refuse(others)
-        check_rates(lr, weight_decay)
+        rate = relative_rate.chosen(lr, relative_lr)
+        check_rates(rate["lr"], weight_decay)
         self._layers: dict[Tensor, FactoredLinear] = {}
         groups: list[Any] = listed(layers)
         if not groups:
             raise ValueError("FactoredSGD got no layers")
         if not isinstance(groups[0], dict):
             groups = [{"layers": groups}]
-        super().__init__(groups, {"lr": lr, "weight_decay": weight_decay})
+        super().__init__(groups, {**rate, "weight_decay": weight_decay})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add layers, given as `{"layers": [...]}`, with options of their own."""
@@ -144,6 +158,12 @@ class FactoredSGD(PlainSGD):
                 f'a group of FactoredSGD is {{"layers": [...]}} with options, got {got}'
             )
         group = dict(param_group)
+        self._refuse({"is_relative"} & group.keys())  # it follows from the name of the rate
+        rates = {name: group.pop(name) for name in ("lr", "relative_lr") if name in group}
+        for name, rate in rates.items():
+            check_number(name, rate, least=0)
+        if rates:
+            group |= relative_rate.chosen(**rates)
         layers = listed(group.pop("layers"))
         for layer in layers:
             if not isinstance(layer, FactoredLinear):
@@ -154,6 +174,13 @@ class FactoredSGD(PlainSGD):
         super().add_param_group(group | {"params": [layer.V for layer in layers]})
         self._layers |= {layer.V: layer for layer in layers}
         self._attach(layers)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the options, and the units of relative rates. The lr of a `torch.optim.SGD` is an absolute one."""
+        saved = saved_groups(state_dict, self.param_groups)
+        groups = [{"is_relative": False} | group for group in saved]
+        relative_rate.check_saved(groups, state_dict["state"].values())
+        super().load_state_dict({**state_dict, "param_groups": groups})
 
     @property
     def layers(self) -> list[FactoredLinear]:
@@ -182,6 +209,7 @@ class FactoredSGD(PlainSGD):
             if self._is_to_skip():
                 self.zero_grad()
             else:
+                self._find_units()
                 super()._descend_all()
         except Exception:
             # GradScaler removes these attributes only after a successful step. The next scale would be multiplied by
@@ -215,8 +243,37 @@ class FactoredSGD(PlainSGD):
             if layer.recorded_gradient() is not None and not layer.is_grad_unscaled:
                 yield layer
 
+    @property
+    def units(self) -> list[float | None]:
+        """The units of the relative rates of all layers: lr = relative rate * unit. None before the first step."""
+        return [self.state.get(parameter, {}).get(relative_rate.UNIT) for parameter in self._layers]
+
+    def _find_units(self) -> None:
+        """Find the units of relative rates for layers that take their first step."""
+        for group in self.param_groups:
+            for parameter in group["params"] if group["is_relative"] else ():
+                if relative_rate.UNIT not in self.state.get(parameter, {}):
+                    unit = relative_rate.unit_of(self._layers[parameter])
+                    if unit is not None:
+                        self.state[parameter][relative_rate.UNIT] = unit
+
     def _descend(self, parameter: Tensor, group: dict[str, Any]) -> None:
-        self._layers[parameter].step_(float(group["lr"]), weight_decay=group["weight_decay"])
+        # Without a unit, the gradient is zero, or the layer refuses it.
+        unit = (
+            self.state.get(parameter, {}).get(relative_rate.UNIT, 0.0)
+            if group["is_relative"]
+            else 1.0
+        )
+        try:
+            self._layers[parameter].step_(
+                float(group["lr"]) * unit, weight_decay=group["weight_decay"]
+            )
+        except RefusedStepError as error:
+            if group["is_relative"] and unit > 0:
+                error.add_note(
+                    f"lr = {error.safe_lr:.3g} is relative_lr = {error.safe_lr / unit:.3g}"
+                )
+            raise
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the recorded gradients."""

@@ -92,6 +92,7 @@ def _check_trial(experiment: Experiment) -> None:
             f"training.output_optimizer must be 'sgd', got {training.output_optimizer!r}",
         ),
         (training.clip is None, f"training.clip must be none, got {training.clip}"),
+        (training.output_lr is not None, "training.output_lr must be a number, got none"),
         # With "plateau", the learning rates of each trial would fall at other times.
         (
             training.schedule == "linear",
@@ -145,7 +146,7 @@ class TrialSettings:
         options = [experiment.network.head.loss_options(num_classes) for experiment in experiments]
         return cls(
             lr=column(config.lr for config in training),
-            output_lr=column(config.output_lr for config in training),
+            output_lr=column(config.output_lr or 0.0 for config in training),
             weight_decay=column(config.weight_decay for config in training),
             output_weight_decay=column(config.output_weight_decay for config in training),
             dropout=column(experiment.network.dropout for experiment in experiments),

@@ -35,7 +35,8 @@ class TrainingConfig:
     optimizer: Literal["sgd", "adam"] = "sgd"  # of all layers except the output
     output_optimizer: OptimizerName = "sgd"  # of the output layer; a factored head takes "sgd" only
     lr: float = 1.0  # of all layers except the output
-    output_lr: float = 20.0  # of the output layer
+    # Of the output layer. None for the default of the library: the relative rate of a factored Z-loss, `lr` elsewhere.
+    output_lr: float | None = 20.0
     weight_decay: float = 0.0  # of the hidden layers
     output_weight_decay: float = 0.0  # of the head
     clip: float | None = None  # largest norm of the gradient of the whole network
@@ -77,9 +78,11 @@ class TrainingConfig:
                 "the linear schedule falls to zero over the whole training: give epochs, steps or seconds"
             )
         for name in ("lr", "output_lr", "lr_factor"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise ValueError(f"{name} must be a finite number > 0, got {getattr(self, name)}")
-        if self.output_optimizer != "sgd" and self.output_lr >= 1:
+            value = getattr(self, name)
+            is_default = name == "output_lr" and value is None
+            if not is_default and not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name} must be a finite number > 0, got {value}")
+        if self.output_optimizer != "sgd" and (self.output_lr or 0) >= 1:
             raise ValueError(
                 f"output_lr={self.output_lr} is a rate for sgd: {self.output_optimizer} changes each weight by about "
                 "output_lr in a step; give output_lr below 1, for example 0.003"

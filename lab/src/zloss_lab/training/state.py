@@ -7,16 +7,19 @@ import torch
 from torch import Tensor
 from torch.optim import Adagrad, Adam, Optimizer, SparseAdam
 
-from zloss.optim import RowAdam
+import zloss
 
 # What the optimizers with a state hold for each parameter, once it has had a gradient.
 _OF_ADAM = ("step", "exp_avg", "exp_avg_sq")
+_UNIT = "lr_unit"  # of a relative rate
 _STATES: dict[type[Optimizer], tuple[str, ...]] = {
     Adagrad: ("step", "sum"),
     Adam: _OF_ADAM,
-    RowAdam: _OF_ADAM,
     SparseAdam: _OF_ADAM,
+    zloss.FactoredSGD: (_UNIT,),
+    zloss.RowAdam: _OF_ADAM,
 }
+_OF_ONE_NUMBER = ("step", _UNIT)
 
 
 def with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -29,16 +32,20 @@ def with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def tensors_of(optimizers: Sequence[Optimizer]) -> dict[str, Tensor]:
-    """Return the states of optimizers as tensors by name. Whole numbers become tensors of one number.
+    """Return the states of optimizers as tensors by name. Numbers become tensors of one number.
 
     Parameter groups are left out: they follow from the config and from the schedule.
     """
     return {
-        f"optimizer.{number}.{parameter}.{name}": torch.as_tensor(value)
+        f"optimizer.{number}.{parameter}.{name}": _as_tensor(value)
         for number, optimizer in enumerate(optimizers)
         for parameter, values in optimizer.state_dict()["state"].items()
         for name, value in values.items()
     }
+
+
+def _as_tensor(value: Any) -> Tensor:
+    return torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
 
 
 def restore_optimizers(optimizers: Sequence[Optimizer], tensors: dict[str, Tensor]) -> None:
@@ -57,10 +64,10 @@ def restore_optimizers(optimizers: Sequence[Optimizer], tensors: dict[str, Tenso
         state: dict[int, dict[str, Any]] = {}
         for path, (place, name) in wanted.items():
             value = own[path]
-            if tuple(value.shape) != (() if name == "step" else shapes[place]):
+            if tuple(value.shape) != (() if name in _OF_ONE_NUMBER else shapes[place]):
                 raise ValueError(f"optimizer.{number}.{path} has the shape {tuple(value.shape)}")
-            is_count = not value.is_floating_point()
-            state.setdefault(place, {})[name] = value.item() if is_count else value
+            is_number = not value.is_floating_point() or name == _UNIT
+            state.setdefault(place, {})[name] = value.item() if is_number else value
         optimizer.load_state_dict({**whole, "state": state})
 
 

@@ -41,6 +41,7 @@ from zloss_lab.training.state import (
     with_prefix,
 )
 from zloss_lab.training.stepping import TrainingStepper
+from zloss_lab.training.z_scores import z_scores_of
 
 # Part of torch's message about a number that is too large for the type of a weight, such as a learning rate of 1e300.
 _OVERFLOWS = "without overflow"
@@ -174,16 +175,7 @@ class Trainer:
 
     def _log(self, value: float) -> None:
         progress = self._progress(value)
-        self.run.log(
-            {
-                "kind": "training",
-                "step": self.step,
-                "epoch": progress.epoch,
-                "loss": value,
-                "lr": progress.lr,
-            }
-            | self._factor_metrics(progress.condition)
-        )
+        self.run.log(progress.to_metrics() | self._factor_metrics(progress.condition))
         self.watch(progress)
 
     def _factor_metrics(self, condition: float | None) -> dict[str, float]:
@@ -206,6 +198,8 @@ class Trainer:
         self._last_report = (now, self.step)
         with self._refusal_explained():
             condition = None if self._factored is None else self._factored.condition()
+            is_log = validation is None and self.step > 0
+            z_scores = z_scores_of(self.network, self.batches, self.step - 1) if is_log else None
         return TrainingProgress(
             step=self.step,
             steps=self._expected_steps(),
@@ -214,6 +208,7 @@ class Trainer:
             lr=self.config.training.lr * self.schedule.factor,
             words_per_second=words / max(now - then, 1e-9),
             condition=condition,
+            z_scores=z_scores,
             validation=validation,
         )
 
