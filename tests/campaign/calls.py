@@ -124,6 +124,10 @@ def counts(_: random.Random) -> Given:
     return Given(torch.randint(1, 50, (CLASSES,)), Kind.COUNTS)
 
 
+def class_weight(_: random.Random) -> Given:
+    return Given(torch.rand(CLASSES), Kind.COUNTS)
+
+
 def true_rows(_: random.Random) -> Tensor:
     return torch.ones(ROWS, dtype=torch.bool)
 

@@ -143,18 +143,19 @@ _LAYERS: dict[str, Maker] = {
     "FactoredLinear.zero_grad": on(c.factored, "zero_grad", set_to_none=ANYTHING),
 }
 
+_WEIGHTED = {"class_weight": c.class_weight}
 _LOSSES: dict[str, Maker] = {
-    "SphericalLoss": new(zloss.SquaredError, **MANNERS),
+    "SphericalLoss": new(zloss.SquaredError, **MANNERS, **_WEIGHTED),
     "SphericalLoss.forward": on(
         loss(*SPHERICAL), "forward", input=c.logits, target=c.targets, weight=c.weights
     ),
     "SphericalLoss.log_prob": on(loss("taylor_softmax"), "log_prob", logits=c.logits),
     "SphericalLoss.per_example": on(loss(*SPHERICAL), "per_example", stats=c.statistics),
     "SphericalLoss.score": on(loss(*SPHERICAL), "score", logits=c.logits),
-    "ZLoss": new(zloss.ZLoss, a=0.5, b=3.0, **MANNERS),
-    "SquaredError": new(zloss.SquaredError, **MANNERS),
-    "TaylorSoftmax": new(zloss.TaylorSoftmax, **MANNERS),
-    "SphericalSoftmax": new(zloss.SphericalSoftmax, eps=0.5, **MANNERS),
+    "ZLoss": new(zloss.ZLoss, a=0.5, b=3.0, **MANNERS, **_WEIGHTED),
+    "SquaredError": new(zloss.SquaredError, **MANNERS, **_WEIGHTED),
+    "TaylorSoftmax": new(zloss.TaylorSoftmax, **MANNERS, **_WEIGHTED),
+    "SphericalSoftmax": new(zloss.SphericalSoftmax, eps=0.5, **MANNERS, **_WEIGHTED),
     "ZLoss.per_example": on(loss("z_loss"), "per_example", stats=c.statistics),
     "SquaredError.per_example": on(loss("squared_error"), "per_example", stats=c.statistics),
     "TaylorSoftmax.per_example": on(loss("taylor_softmax"), "per_example", stats=c.statistics),
@@ -163,8 +164,8 @@ _LOSSES: dict[str, Maker] = {
     ),
     "TaylorSoftmax.score": on(loss("taylor_softmax"), "score", logits=c.logits),
     "SphericalSoftmax.score": on(loss("spherical_softmax"), "score", logits=c.logits),
-    "SigmoidCrossEntropy": new(zloss.SigmoidCrossEntropy, b=0.5, **MANNERS),
-    "SoftmaxCrossEntropy": new(zloss.SoftmaxCrossEntropy, **MANNERS),
+    "SigmoidCrossEntropy": new(zloss.SigmoidCrossEntropy, b=0.5, **MANNERS, **_WEIGHTED),
+    "SoftmaxCrossEntropy": new(zloss.SoftmaxCrossEntropy, **MANNERS, **_WEIGHTED),
     "ZNormalized": new(
         zloss.ZNormalized,
         loss=lambda rng: given(loss("softmax")(rng), "module"),
@@ -202,6 +203,7 @@ _STATISTICS: dict[str, Maker] = {
         **_MOMENTS,
         mean=c.of_rows,
         scatter=c.of_rows,
+        classes=lambda rng: c.index(rng)[:, 0],
         once_differentiable=False,
         ignore_index=-100,
     ),

@@ -175,7 +175,7 @@ class FactoredLinear(Predicting, nn.Module):
         refuse_transforms()
         matrix = self.settle_foreign_writes()
         is_trained = torch.is_grad_enabled() and self.V.requires_grad
-        scores, mean, scatter, valid = self._stepper.statistics(
+        scores, mean, scatter, valid, classes = self._stepper.statistics(
             matrix, h, target, self.ignore_index, record=self.record if is_trained else None
         )
         return stats_of_layer(
@@ -184,6 +184,7 @@ class FactoredLinear(Predicting, nn.Module):
             scatter,
             self.num_classes,
             valid=valid.reshape(target.shape),
+            classes=classes.reshape(target.shape),
             once_differentiable=True,
             ignore_index=self.ignore_index,
         )

@@ -57,16 +57,16 @@ class Stepper:
         ignore_index: int,
         *,
         record: Callable[[RecordedGradient], None] | None,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # (B, K), (B,), (B,), (B, K)
-        """Return the target scores, means, scatters and valid targets of a batch, differentiable in h.
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # (B, K), (B,), (B,), (B, K), (B, K)
+        """Return the target scores, means, scatters, valid targets and classes of a batch, differentiable in h.
 
         Where a backward pass would give a gradient to an ordinary weight, it calls `record`, if that is not None.
         """
         tape = self.tape(matrix)
         anchor = None if record is None else tape.anchor(record)
         function: Any = FactoredStatistics.apply
-        scores, mean, scatter, valid = function(h, anchor, target, ignore_index, tape)
-        return scores, mean, scatter, valid
+        scores, mean, scatter, valid, classes = function(h, anchor, target, ignore_index, tape)
+        return scores, mean, scatter, valid, classes
 
     def tape(self, matrix: FactoredMatrix) -> "Tape":
         """Return a tape for a forward pass through the weights as they are now."""
@@ -256,7 +256,7 @@ class Tape:
 
 
 class FactoredStatistics(torch.autograd.Function):
-    """`h -> (target scores, mean, scatter, valid)` of the activations `h @ (V U + 1 omega^T)^T`."""
+    """`h -> (target scores, mean, scatter, valid, classes)` of the activations `h @ (V U + 1 omega^T)^T`."""
 
     @staticmethod
     def forward(
@@ -275,9 +275,9 @@ class FactoredStatistics(torch.autograd.Function):
         ctx.save_for_backward(*passed.saved)
         ctx.tape, ctx.kind, ctx.begun = tape, type(passed.saved), passed.begun
         ctx.shape, ctx.dtype = h.shape, h.dtype
-        ctx.mark_non_differentiable(passed.valid)
+        ctx.mark_non_differentiable(passed.valid, passed.saved.classes)
         ctx.set_materialize_grads(False)  # each would be a launch
-        return passed[:4]
+        return *passed[:4], passed.saved.classes
 
     @staticmethod
     @first_derivatives_only
@@ -286,7 +286,7 @@ class FactoredStatistics(torch.autograd.Function):
         scores: Tensor | None,
         mean: Tensor | None,
         scatter: Tensor | None,
-        _: None,
+        *_: None,
     ) -> tuple[Tensor | None, ...]:
         ctx.tape.check_unchanged()
         passed = Passed(ctx.kind(*ctx.saved_tensors), ctx.begun, ctx.shape, ctx.dtype)
