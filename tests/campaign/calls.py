@@ -125,7 +125,7 @@ def counts(_: random.Random) -> Given:
 
 
 def class_weight(_: random.Random) -> Given:
-    return Given(torch.rand(CLASSES), Kind.COUNTS)
+    return given(torch.rand(CLASSES), "integers")
 
 
 def true_rows(_: random.Random) -> Tensor:

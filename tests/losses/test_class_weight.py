@@ -159,7 +159,6 @@ def test_new_weights_make_a_captured_step_capture_again(case: LossCase) -> None:
         (torch.tensor([1.0, math.nan]), "class_weight must hold finite numbers >= 0"),
         (torch.tensor([1.0, -1.0]), "class_weight must hold finite numbers >= 0"),
         (torch.tensor([1.0, math.inf]), "class_weight must hold finite numbers >= 0"),
-        (torch.ones(CLASSES, requires_grad=True), "without a gradient: it is not trained"),
     ],
 )
 @every_loss_reduced_here

@@ -16,11 +16,10 @@ def register_class_weight(
         _check_length(
             class_weight, max(2, len(class_weight)) if num_classes is None else num_classes
         )
-        if class_weight.requires_grad:
-            raise ValueError("class_weight must be a tensor without a gradient: it is not trained")
         if not ((class_weight >= 0) & class_weight.isfinite()).all():
             raise ValueError("class_weight must hold finite numbers >= 0")
-        class_weight = class_weight.clone()  # loading a checkpoint writes into the buffer
+        # Loading a checkpoint writes into the buffer. A buffer is not trained.
+        class_weight = class_weight.detach().clone()
     module.register_buffer("class_weight", class_weight)
 
 

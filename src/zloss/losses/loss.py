@@ -43,7 +43,8 @@ class Loss(HyperParameters, ABC):
         ignore_index: the target that is ignored.
         class_weight: a weight for each class, (C,). It multiplies the loss of each target of that class, before the
             average over the K targets of an example. Row weights multiply it. The mean does not divide by weights.
-            `zloss.balanced_weights` makes weights from counts. They are a buffer: `loss.to(device)` moves them.
+            `zloss.balanced_weights` makes weights from counts. They are a buffer: `loss.to(device)` moves them, and no
+            optimizer trains them.
     """
 
     class_weight: Tensor | None  # (C,)
