@@ -83,9 +83,7 @@ def test_closure() -> None:
     assert second < first
 
 
-MISSING = (
-    "FactoredSGD has lr and weight_decay, got {}: momentum and adaptive rates need .*GramLinear"
-)
+MISSING = "FactoredSGD has lr, weight_decay, row_lr, row_eps, got {}: momentum and adaptive rates need .*GramLinear"
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ _LAYERS: dict[str, Maker] = {
         c.factored, "scale_grad_", factor=given(0.5, "0-dim tensor of NaN")
     ),
     "FactoredLinear.scores": on(c.factored, "scores", h=c.hidden),
-    "FactoredLinear.step_": on(c.factored, "step_", lr=0.1, weight_decay=0.01),
+    "FactoredLinear.step_": on(c.factored, "step_", lr=0.1, weight_decay=0.01, row_rule=c.row_rule),
     "FactoredLinear.topk": on(c.factored, "topk", **EVALUATION),
     "FactoredLinear.unscale_grad_": on(
         c.factored, "unscale_grad_", scale=given(2.0, "0-dim tensor of NaN")
@@ -226,7 +226,12 @@ _STATISTICS: dict[str, Maker] = {
 _TRAINING: dict[str, Maker] = {
     "CapturedStep": new(zloss.CapturedStep, step=c.function, optimizers=optimizers),
     "FactoredSGD": new(
-        zloss.FactoredSGD, layers=lambda rng: [c.factored(rng)], lr=0.5, weight_decay=0.01
+        zloss.FactoredSGD,
+        layers=lambda rng: [c.factored(rng)],
+        lr=0.5,
+        weight_decay=0.01,
+        row_lr=0.3,
+        row_eps=1e-6,
     ),
     "FactoredSGD.add_param_group": on(c.factored_sgd, "add_param_group", param_group=layer_group),
     "FactoredSGD.load_state_dict": on(c.factored_sgd, "load_state_dict", state_dict=layer_state),

@@ -18,6 +18,7 @@ from zloss.inputs import check_choice
 from zloss.layers.backend import Backend, Passed, Upstream
 from zloss.layers.gradient import GradientMark, PendingGradient, RecordedGradient
 from zloss.layers.matrix import FactoredMatrix, Integrity, Writes
+from zloss.layers.row_rule import RowAdagrad
 from zloss.layers.supervisor import Conditioning, Fault, Health, Supervisor
 from zloss.layers.torch_backend import TorchBackend
 from zloss.layers.triton_backend import TritonBackend
@@ -57,7 +58,7 @@ class Stepper:
         ignore_index: int,
         *,
         record: Callable[[RecordedGradient], None] | None,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # (B, K), (B,), (B,), (B, K), (B, K)
+    ) -> tuple[Tensor, ...]:  # (B, K), (B,), (B,), (B, K), (B, K)
         """Return the target scores, means, scatters, valid targets and classes of a batch, differentiable in h.
 
         Where a backward pass would give a gradient to an ordinary weight, it calls `record`, if that is not None.
@@ -65,15 +66,16 @@ class Stepper:
         tape = self.tape(matrix)
         anchor = None if record is None else tape.anchor(record)
         function: Any = FactoredStatistics.apply
-        scores, mean, scatter, valid, classes = function(h, anchor, target, ignore_index, tape)
-        return scores, mean, scatter, valid, classes
+        return tuple(function(h, anchor, target, ignore_index, tape))
 
     def tape(self, matrix: FactoredMatrix) -> "Tape":
         """Return a tape for a forward pass through the weights as they are now."""
         return Tape(matrix, self.backend(matrix), self.integrity)
 
-    def step_(self, matrix: FactoredMatrix, lr: float, weight_decay: float) -> None:
-        """Take the SGD step of the recorded gradient and use it up."""
+    def step_(
+        self, matrix: FactoredMatrix, lr: float, weight_decay: float, rule: RowAdagrad | None = None
+    ) -> None:
+        """Take the SGD step of the recorded gradient and use it up; looked-up rows may have a rule of their own."""
         backend, waits = self.backend(matrix), self.waits(matrix)
         if not waits and not is_capturing():
             report = self.supervisor.arrived(self.conditioning.steps_ahead)
@@ -88,7 +90,10 @@ class Stepper:
                 "V or its factors were written to between the forward pass and the step: step first"
             )
         with exact_products(matrix.rows.device.type):
+            grad = grad if rule is None else rule.applied_to(grad)
             backend.step_(matrix, grad, lr, weight_decay)
+        if rule is not None:
+            rule.note_step_(self.supervisor.fault_on(matrix.rows.device) == 0)
         if is_capturing():
             self._is_stepped_in_capture = True
         elif not waits:
@@ -152,8 +157,6 @@ class Stepper:
             self._backend.report.zero_()  # in place: a captured step goes on writing there
         self.integrity.advance()
 
-    # ---- faults and captured steps -----------------------------------------------------------------------------------
-
     def waits(self, matrix: FactoredMatrix) -> bool:
         """Return whether verdicts are read at once."""
         return self.supervisor.waits_for(matrix.rows.device)
@@ -183,8 +186,6 @@ class Stepper:
         self.conditioning.steps_since_refactor += 1
         self.integrity.advance()
         return self.supervisor.after_replay(report, self.conditioning.steps_ahead)
-
-    # ---- the backend -------------------------------------------------------------------------------------------------
 
     def uses_kernels(self, matrix: FactoredMatrix) -> bool:
         """Return whether Triton does the work: where it can, unless the user has chosen otherwise."""

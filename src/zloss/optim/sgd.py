@@ -1,4 +1,4 @@
-"""Plain SGD on factored layers, and on parameters with row-sparse gradients."""
+"""Plain SGD on factored layers, with a rule of their own for looked-up rows if you want one."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, overload
@@ -8,11 +8,17 @@ from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from zloss import kernels
 from zloss.inputs import check_callable, check_mapping, check_rates, shown
 from zloss.layers import FactoredLinear
 from zloss.layers.gradient import RecordedGradient
 from zloss.optim.groups import check_parameters, listed, saved_groups
+from zloss.optim.row_rules import (
+    ROW_OPTIONS,
+    adopt_row_options,
+    check_row_options,
+    check_saved_squares,
+    row_rule,
+)
 
 # Options that torch's schedulers keep in a group and need there when they resume, and a name for logs.
 _NOTES = {"initial_lr", "max_lr", "min_lr", "swa_lr", "name"}
@@ -58,7 +64,8 @@ class PlainSGD(Optimizer):
         foreign = _FOREIGN_OPTIONS.difference(self.options)
         for group in saved_groups(state_dict, self.param_groups):
             self._refuse(name for name, value in group.items() if name in foreign and value)
-            if missing := ", ".join(name for name in self.options if name not in group):
+            required = (name for name in self.options if name not in ROW_OPTIONS)
+            if missing := ", ".join(name for name in required if name not in group):
                 raise ValueError(f"state_dict has a group without {missing}")
             _check_rates_of(group)
         super().load_state_dict(state_dict)
@@ -66,7 +73,7 @@ class PlainSGD(Optimizer):
     def _refuse(self, names: Iterable[str]) -> None:
         if refused := ", ".join(names):
             raise ValueError(
-                f"{type(self).__name__} has {' and '.join(self.options)}, got {refused}: {self._instead}"
+                f"{type(self).__name__} has {', '.join(self.options)}, got {refused}: {self._instead}"
             )
 
     def _descend_all(self) -> None:
@@ -93,10 +100,22 @@ class FactoredSGD(PlainSGD):
     step. If one has a NaN or an infinity, it drops all of them and takes no step. `scaler.update()` needs the gradients
     of an ordinary optimizer beside these: the scale follows them. To clip in between, see `unscale_`.
 
+    Looked-up rows (`FactoredLinear.rows`, `TiedEmbedding`) are part of this step. With `row_lr` they follow a rule of
+    their own, row-wise Adagrad, which has one number per class. The sum s of the gradients of all look-ups of a class
+    changes its row by
+
+        squares = squares + mean(s^2)
+        W[c] = W[c] - row_lr * s / (sqrt(squares) + row_eps)
+
+    and the rest of the step is as above. Clipping comes before the rule. The squares are in `state_dict()`.
+
     Args:
         layers: a layer, several layers, or parameter groups `{"layers": [...], "lr": ...}`.
         lr: the learning rate.
         weight_decay: the L2 penalty, added to the gradient as `weight_decay * W`.
+        row_lr: the learning rate of the rule for looked-up rows; None for plain SGD. Start from 0.3. It belongs to
+            `lr` as it is given here: where a schedule changes the learning rate, it changes both in proportion.
+        row_eps: the number that keeps the first steps of tiny gradients small, > 0.
         others: options of other optimizers, such as momentum. They are refused, with advice on what to use instead.
 
     >>> layer = zloss.FactoredLinear(8, 1000)
@@ -105,8 +124,13 @@ class FactoredSGD(PlainSGD):
     >>> zloss.ZLoss(a=0.1, b=10)(layer(torch.randn(4, 8), torch.tensor([1, 2, 3, 4]))).backward()
     >>> optimizer.step()
     >>> scheduler.step()
+
+    Tied embeddings and explicit scores by row-wise Adagrad, beside the Z-loss by SGD:
+
+    >>> optimizer = FactoredSGD(layer, lr=50.0, row_lr=0.3)
     """
 
+    options = ("lr", "weight_decay", *ROW_OPTIONS)
     _instead = "momentum and adaptive rates need a dense gradient, which GramLinear under an ordinary optimizer has"
     # Asks GradScaler for the two attributes below. They exist while it calls `step`.
     _step_supports_amp_scaling = True
@@ -119,6 +143,8 @@ class FactoredSGD(PlainSGD):
         lr: float,
         *,
         weight_decay: float = 0.0,
+        row_lr: float | None = None,
+        row_eps: float = 1e-10,
         **others: Any,
     ) -> None:
         self._refuse(others)
@@ -129,7 +155,8 @@ class FactoredSGD(PlainSGD):
             raise ValueError("FactoredSGD got no layers")
         if not isinstance(groups[0], dict):
             groups = [{"layers": groups}]
-        super().__init__(groups, {"lr": lr, "weight_decay": weight_decay})
+        rates = {"lr": lr, "weight_decay": weight_decay, "row_lr": row_lr, "row_eps": row_eps}
+        super().__init__(groups, rates)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add layers, given as `{"layers": [...]}`, with options of their own."""
@@ -156,6 +183,7 @@ class FactoredSGD(PlainSGD):
                 )
         super().add_param_group(group | {"params": [layer.V for layer in layers]})
         self._layers |= {layer.V: layer for layer in layers}
+        self.param_groups[-1]["first_lr"] = float(self.param_groups[-1]["lr"])
 
     @property
     def layers(self) -> list[FactoredLinear]:
@@ -217,8 +245,18 @@ class FactoredSGD(PlainSGD):
             if layer.recorded_gradient() is not None and not layer.is_grad_unscaled:
                 yield layer
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the options and the squares of looked-up rows. The state of a `torch.optim.SGD` will do."""
+        before = self.param_groups
+        check_saved_squares(saved_groups(state_dict, before), before, state_dict["state"])
+        super().load_state_dict(state_dict)
+        for group, own in zip(self.param_groups, before, strict=True):
+            adopt_row_options(group, own)
+
     def _descend(self, parameter: Tensor, group: dict[str, Any]) -> None:
-        self._layers[parameter].step_(float(group["lr"]), weight_decay=group["weight_decay"])
+        rule = row_rule(parameter, self.state, group)
+        rates = {"weight_decay": group["weight_decay"], "row_rule": rule}
+        self._layers[parameter].step_(float(group["lr"]), **rates)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the recorded gradients."""
@@ -234,67 +272,7 @@ def _is_finite(record: RecordedGradient) -> bool:
     return bool(record.is_finite() & record.target_rows.isfinite().all())
 
 
-class RowSGD(PlainSGD):
-    """Plain SGD for parameters with row-sparse gradients: the steps of `torch.optim.SGD(parameters, lr)`.
-
-    On a GPU, one pass over the rows adds a coalesced sparse gradient, such as the one of `HierarchicalSoftmax`. That is
-    twice as fast as torch's own addition. One pass also adds a float32 gradient with repeated rows, such as the one of
-    `nn.Embedding(sparse=True)`. The sums of repeated rows are then taken in no fixed order, so this way is not used if
-    torch is set to deterministic algorithms. All other gradients are added by torch.
-
-    Args:
-        params: parameters, or parameter groups `{"params": [...], "lr": ...}`.
-        lr: the learning rate.
-
-    >>> head = zloss.HierarchicalSoftmax(8, 100)
-    >>> optimizer = RowSGD(head.parameters(), lr=0.1)
-    >>> head(torch.randn(4, 8), torch.tensor([1, 2, 3, 4])).backward()
-    >>> optimizer.step()
-    """
-
-    options = ("lr",)
-
-    def __init__(self, params: Iterable[Tensor] | Iterable[dict[str, Any]], lr: float) -> None:
-        check_rates(lr, 0.0)
-        groups = listed(params)
-        if not groups or isinstance(params, Tensor):
-            raise ValueError(
-                f"params must be one or more parameters in a list, or groups of them, got {shown(params)}"
-            )
-        if not all(isinstance(group, dict) for group in groups):
-            groups = [{"params": groups}]
-        super().__init__(groups, {"lr": lr})
-
-    def _descend(self, parameter: Tensor, group: dict[str, Any]) -> None:
-        if parameter.grad is not None:
-            _subtract(parameter, parameter.grad, float(group["lr"]))
-
-
-def _subtract(parameter: Tensor, grad: Tensor, lr: float) -> None:
-    if grad.is_sparse and _suits_kernel(parameter, grad):
-        rows, values = grad._indices()[0], grad._values()
-        kernels.load("row_update").add_rows_(
-            parameter, rows, values, -lr, repeated=not grad.is_coalesced()
-        )
-    else:
-        parameter.add_(grad, alpha=-lr)
-
-
-def _suits_kernel(parameter: Tensor, grad: Tensor) -> bool:
-    is_plain = (
-        parameter.dim() == 2 and parameter.is_contiguous() and parameter.dtype != torch.float64
-    )
-    if not grad.is_coalesced():  # repeated rows need atomic additions
-        is_plain &= (
-            parameter.dtype == torch.float32 and not torch.are_deterministic_algorithms_enabled()
-        )
-    return (
-        is_plain
-        and grad.sparse_dim() == 1
-        and parameter.device.type == "cuda"
-        and kernels.available()
-    )
-
-
 def _check_rates_of(group: dict[str, Any]) -> None:
     check_rates(group["lr"], group.get("weight_decay", 0.0))
+    if "row_lr" in group:
+        check_row_options(group)
