@@ -83,7 +83,10 @@ def test_closure() -> None:
     assert second < first
 
 
-MISSING = "FactoredSGD has lr or relative_lr and weight_decay, got {}: momentum and adaptive rates need .*GramLinear"
+MISSING = (
+    "FactoredSGD has lr or relative_lr, weight_decay, row_lr and row_eps, got {}: momentum and adaptive rates "
+    "need .*GramLinear"
+)
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,10 @@ def test_every_parameter_has_the_optimizer_that_it_needs() -> None:
     before = weights(model)
     train(model, optimizer)
     assert not any(torch.equal(a, b) for a, b in zip(weights(model)[:4], before[:4], strict=True))
-    assert set(optimizer.state) == set(model.trunk.parameters()), "AdamW saw the trunk alone"
+    seen = set(optimizer.state).difference(
+        model.tree.parameters()
+    )  # the tree has an Adam of its own
+    assert seen == set(model.trunk.parameters()), "AdamW saw the trunk alone"
     assert not model.output.gradient_mark.any()
     assert isinstance(optimizer, torch.optim.Optimizer)
 
@@ -78,7 +81,7 @@ def test_the_steps_are_those_of_the_optimizers_inside() -> None:
     single = [
         torch.optim.Adam(twin.trunk.parameters(), lr=1e-2),
         zloss.FactoredSGD([twin.output, twin.second.layer], 0.5),  # type: ignore[list-item]
-        twin.tree.sgd(0.5),
+        twin.tree.optimizer(lr=0.5),
     ]
     for _ in range(3):
         data = torch.randint(30, (6,)), torch.randint(20, (6,))
@@ -247,11 +250,16 @@ def test_a_function_divides_the_trunk() -> None:
     [
         (lambda m: [m.parameters()], {}, "model must be a module or several, got"),
         (lambda m: [[]], {}, "model must be a module or several, got"),
-        (lambda m: [m], {"output_lr": None}, "output_lr is missing"),
+        (lambda m: [m], {"output_relative_lr": 1.0}, "give lr or relative_lr, not both"),
+        (
+            lambda m: [m.tree],
+            {"output_row_lr": 0.1},
+            "no FactoredLinear layer: leave out output_row_lr",
+        ),
         (lambda m: [m], {"output_lr": -1.0}, "lr must be a finite number >= 0, got -1.0"),
         (lambda m: [m.output], {"output_weight_decay": -1.0}, "weight_decay must be a finite"),
         (lambda m: [m], {"output_weight_decay": 0.1}, "gradients of HierarchicalSoftmax are row"),
-        (lambda m: [m.trunk], {}, "output_lr and output_weight_decay are for FactoredLinear"),
+        (lambda m: [m.trunk], {}, "no head with row-sparse gradients: leave out output_lr"),
         (lambda m: [m, 3], {}, "trunk must be .*, got 3"),
         (lambda m: [m, len], {}, "trunk must make an optimizer of torch, but made 4"),
         (lambda m: [m, torch.optim.LBFGS], {}, "LBFGS takes several looks"),
@@ -267,6 +275,26 @@ def test_bad_arguments(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         zloss.Optimizer(*arguments(Model()), **{"output_lr": 1.0} | options)
+
+
+def test_output_layers_have_their_own_defaults() -> None:
+    model = Model()
+    optimizer = zloss.Optimizer(model, torch.optim.Adam, lr=1e-2, output_row_lr=0.3)
+    _, tree, factored = optimizer.param_groups
+    assert model.tree.defaults is not None
+    assert tree["lr"] == model.tree.defaults.lr
+    assert (factored["lr"], factored["is_relative"], factored["row_lr"]) == (1.0, True, 0.3)
+    assert optimizer.units == [None, None]
+    train(model, optimizer)
+    assert all(unit is not None and unit > 0 for unit in optimizer.units)
+    twin = copy.deepcopy(model)
+    again = zloss.Optimizer(twin, torch.optim.Adam, lr=1e-2, output_row_lr=0.3)
+    again.load_state_dict(optimizer.state_dict())
+    assert again.units == optimizer.units
+    for each, own in ((model, optimizer), (twin, again)):
+        torch.manual_seed(3)  # of the batches
+        train(each, own)
+    assert same(weights(model), weights(twin))
 
 
 def test_a_state_of_another_model_is_refused() -> None:

@@ -12,6 +12,7 @@ from zloss.heads import SampledSoftmax as SampledSoftmax
 from zloss.heads import SphericalOutput as SphericalOutput
 from zloss.heads import UniformSampler as UniformSampler
 from zloss.heads import UnigramSampler as UnigramSampler
+from zloss.heads import balanced_weights as balanced_weights
 from zloss.heads import softmax_implementations as softmax_implementations
 from zloss.layers import DenseLinear as DenseLinear
 from zloss.layers import FactoredLinear as FactoredLinear

@@ -222,7 +222,7 @@ def _options_of(optimizers: Sequence[Optimizer]) -> Iterator[Any]:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             yield from (value for name, value in group.items() if name != "params")
-        if isinstance(optimizer, FactoredSGD):
+        if isinstance(optimizer, FactoredSGD | WholeOptimizer):
             yield from optimizer.units  # which a state dict may bring
 
 

@@ -17,14 +17,17 @@ factored layer gives the scatter directly.
 Shape letters: B examples, K targets per example, C classes.
 """
 
+# Long because the statistics, their checks and the moments that they are made of explain each other.
 import torch
 from torch import Tensor
 
 from zloss.inputs import (
     FLOATS,
+    INTEGERS,
     check_flag,
     check_same_device,
     check_tensor,
+    checked_classes,
     fault_of_tensor,
     is_whole,
     shown,
@@ -50,6 +53,7 @@ class SphericalStats:
     """
 
     __slots__ = (
+        "classes",
         "ignore_index",
         "mean",
         "num_classes",
@@ -64,6 +68,7 @@ class SphericalStats:
     scatter: Tensor  # (B,) sum of squared deviations from the mean
     num_classes: int
     valid: Tensor  # as target, bool
+    classes: Tensor | None  # as target, int64, if they are known; 0 where not valid
     once_differentiable: bool  # the layer has first derivatives only: a loss needs no second ones
     ignore_index: int | None  # the target that the layer has ignored, if that is known
 
@@ -78,7 +83,7 @@ class SphericalStats:
     ) -> None:
         _check_shapes(target, sum, sumsq, num_classes, valid)
         mean = sum / num_classes
-        self._set(target, mean, (sumsq - sum * mean).clamp_min(0), num_classes, valid)
+        self._set(target, mean, (sumsq - sum * mean).clamp_min(0), num_classes, valid, None)
 
     @classmethod
     def from_moments(
@@ -89,6 +94,7 @@ class SphericalStats:
         num_classes: int,
         *,
         valid: Tensor | None = None,
+        classes: Tensor | None = None,
         once_differentiable: bool = False,
         ignore_index: int | None = None,
     ) -> "SphericalStats":
@@ -100,6 +106,7 @@ class SphericalStats:
             scatter: sum of their squared deviations from the mean, (B,).
             num_classes: C.
             valid: the targets that count, a bool tensor of the shape of `target`; None if all count.
+            classes: the classes of the targets, in their shape, for losses with weights of classes; None if unknown.
             once_differentiable: True if these tensors come from a function without second derivatives. A loss may then
                 compute its first derivatives together with its value, in fewer launches.
             ignore_index: the target that the layer has ignored. A loss with another `ignore_index` refuses the
@@ -119,6 +126,7 @@ class SphericalStats:
             scatter,
             num_classes,
             valid=valid,
+            classes=_checked_classes(classes, target, valid, num_classes),
             once_differentiable=once_differentiable,
             ignore_index=ignore_index,
         )
@@ -145,9 +153,14 @@ class SphericalStats:
         mean, scatter = mean_and_scatter(logits)
         # Padding points at class 0: cut it off, value and gradient alike.
         own = torch.where(targets.valid, logits.gather(1, targets.index), 0)
-        own, valid = own.reshape(target.shape), targets.valid.reshape(target.shape)
         return stats_of_layer(
-            own, mean, scatter, logits.shape[1], valid=valid, ignore_index=ignore_index
+            own.reshape(target.shape),
+            mean,
+            scatter,
+            logits.shape[1],
+            valid=targets.valid.reshape(target.shape),
+            classes=targets.index.reshape(target.shape),
+            ignore_index=ignore_index,
         )
 
     def _set(
@@ -157,10 +170,12 @@ class SphericalStats:
         scatter: Tensor,
         num_classes: int,
         valid: Tensor | None,
+        classes: Tensor | None,
         once_differentiable: bool = False,
         ignore_index: int | None = None,
     ) -> None:
         self.target, self.mean, self.scatter, self.num_classes = target, mean, scatter, num_classes
+        self.classes = classes
         self.valid = torch.ones_like(target, dtype=torch.bool) if valid is None else valid
         self.once_differentiable, self.ignore_index = once_differentiable, ignore_index
 
@@ -204,6 +219,20 @@ class SphericalStats:
         """The examples that have at least one target which is not ignored."""
         return self.valid if self.valid.dim() == 1 else self.valid.any(1)
 
+    def of_single_targets(self) -> "SphericalStats":
+        """Return the statistics of B K examples with one target each, example by example."""
+        columns = self.target.shape[1] if self.target.dim() == 2 else 1
+        return stats_of_layer(
+            self.target.flatten(),
+            self.mean.repeat_interleave(columns),
+            self.scatter.repeat_interleave(columns),
+            self.num_classes,
+            valid=self.valid.flatten(),
+            classes=None if self.classes is None else self.classes.flatten(),
+            once_differentiable=self.once_differentiable,
+            ignore_index=self.ignore_index,
+        )
+
     def __repr__(self) -> str:
         return f"SphericalStats(target={tuple(self.target.shape)}, num_classes={self.num_classes})"
 
@@ -215,12 +244,15 @@ def stats_of_layer(
     num_classes: int,
     *,
     valid: Tensor | None,
+    classes: Tensor | None,
     once_differentiable: bool = False,
     ignore_index: int | None,
 ) -> SphericalStats:
     """Return the statistics of a layer of this library, without the checks of `SphericalStats.from_moments`."""
     stats = SphericalStats.__new__(SphericalStats)
-    stats._set(target, mean, scatter, num_classes, valid, once_differentiable, ignore_index)
+    stats._set(
+        target, mean, scatter, num_classes, valid, classes, once_differentiable, ignore_index
+    )
     return stats
 
 
@@ -260,6 +292,18 @@ def _check_shapes(
         )
     if valid is not None:
         check_tensor("valid", valid, {torch.bool}, like=target)
+
+
+def _checked_classes(
+    classes: Tensor | None, target: Tensor, valid: Tensor | None, num_classes: int
+) -> Tensor | None:
+    """Return the classes of the targets as int64, 0 where a target does not count."""
+    if classes is None:
+        return None
+    check_tensor("classes", classes, INTEGERS, like=target)
+    if valid is not None:
+        classes = torch.where(valid, classes.long(), 0)
+    return checked_classes("classes", classes, num_classes)
 
 
 def checked_logits(logits: Tensor) -> Tensor:  # (B, C) -> (B, C)

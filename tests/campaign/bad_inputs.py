@@ -152,7 +152,8 @@ def _use(made: Any) -> None:
     elif isinstance(
         made, zloss.SphericalLoss | zloss.SoftmaxCrossEntropy | zloss.SigmoidCrossEntropy
     ):
-        made(torch.randn(3, 4), torch.tensor([0, 1, 2]))
+        classes = 4 if made.class_weight is None else len(made.class_weight)
+        made(torch.randn(3, classes), torch.tensor([0, 1, 1]))
     elif isinstance(made, Optimizer):
         made.step()
     elif isinstance(made, zloss.HeadConfig):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import zloss
 from tests.campaign.bad_values import Kind
+from zloss.layers.row_rule import RowAdagrad
 
 WIDTH, CLASSES, ROWS = 4, 12, 6
 HEADS = ("factored", "gram", "dense", "hierarchical", "adaptive", "sampled")
@@ -124,6 +125,10 @@ def counts(_: random.Random) -> Given:
     return Given(torch.randint(1, 50, (CLASSES,)), Kind.COUNTS)
 
 
+def class_weight(_: random.Random) -> Given:
+    return given(torch.rand(CLASSES), "integers")
+
+
 def true_rows(_: random.Random) -> Tensor:
     return torch.ones(ROWS, dtype=torch.bool)
 
@@ -200,6 +205,10 @@ def unigram(rng: random.Random) -> zloss.UnigramSampler:
 
 
 # ---- training --------------------------------------------------------------------------------------------------------
+
+
+def row_rule(_: random.Random) -> RowAdagrad:
+    return RowAdagrad(torch.zeros(CLASSES), ratio=0.1, eps=1e-6)
 
 
 def factored_sgd(rng: random.Random) -> zloss.FactoredSGD:

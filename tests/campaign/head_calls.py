@@ -64,6 +64,7 @@ HEAD_CALLS: dict[str, Maker] = {
         head_bias=True,
         counts=c.counts,
         **MANNERS,
+        class_weight=c.class_weight,
         **PLACE,
     ),
     "AdaptiveSoftmax.forward": on(head("adaptive"), "forward", **BATCH, weight=c.weights),
@@ -105,6 +106,7 @@ HEAD_CALLS: dict[str, Maker] = {
         implementation="torch",
         exact_rows=False,
         **MANNERS,
+        class_weight=c.class_weight,
         **PLACE,
     ),
     "HierarchicalSoftmax.block_of": on(head("hierarchical"), "block_of", positions=c.index),
@@ -123,6 +125,7 @@ HEAD_CALLS: dict[str, Maker] = {
         generator=generator,
         bias=True,
         **MANNERS,
+        class_weight=c.class_weight,
         **PLACE,
     ),
     "SampledSoftmax.activations": on(head("sampled"), "activations", h=c.hidden),
@@ -140,6 +143,7 @@ HEAD_CALLS: dict[str, Maker] = {
 }
 
 HEAD_CALLS |= {
+    "balanced_weights": new(zloss.balanced_weights, counts=c.counts, balance=0.5, largest=5.0),
     "Clustering": new(
         zloss.Clustering,
         order=lambda _: given(torch.randperm(CLASSES), "int32"),
@@ -159,7 +163,9 @@ HEAD_CALLS |= {
         **MANNERS,
     ),
     "HeadConfig.build": on(counting, "build", **SIZES, counts=c.counts, **PLACE),
-    "HeadConfig.build_loss": on(dense_config, "build_loss", num_classes=CLASSES),
+    "HeadConfig.build_loss": on(
+        dense_config, "build_loss", num_classes=CLASSES, class_weight=c.class_weight
+    ),
     "HeadConfig.from_dict": new(
         zloss.HeadConfig.from_dict, values=lambda rng: given(values(rng), "dict")
     ),

@@ -139,7 +139,7 @@ _LAYERS: dict[str, Maker] = {
         c.factored, "scale_grad_", factor=given(0.5, "0-dim tensor of NaN")
     ),
     "FactoredLinear.scores": on(c.factored, "scores", h=c.hidden),
-    "FactoredLinear.step_": on(c.factored, "step_", lr=0.1, weight_decay=0.01),
+    "FactoredLinear.step_": on(c.factored, "step_", lr=0.1, weight_decay=0.01, row_rule=c.row_rule),
     "FactoredLinear.topk": on(c.factored, "topk", **EVALUATION),
     "FactoredLinear.unscale_grad_": on(
         c.factored, "unscale_grad_", scale=given(2.0, "0-dim tensor of NaN")
@@ -147,18 +147,19 @@ _LAYERS: dict[str, Maker] = {
     "FactoredLinear.zero_grad": on(c.factored, "zero_grad", set_to_none=ANYTHING),
 }
 
+_WEIGHTED = {"class_weight": c.class_weight}
 _LOSSES: dict[str, Maker] = {
-    "SphericalLoss": new(zloss.SquaredError, **MANNERS),
+    "SphericalLoss": new(zloss.SquaredError, **MANNERS, **_WEIGHTED),
     "SphericalLoss.forward": on(
         loss(*SPHERICAL), "forward", input=c.logits, target=c.targets, weight=c.weights
     ),
     "SphericalLoss.log_prob": on(loss("taylor_softmax"), "log_prob", logits=c.logits),
     "SphericalLoss.per_example": on(loss(*SPHERICAL), "per_example", stats=c.statistics),
     "SphericalLoss.score": on(loss(*SPHERICAL), "score", logits=c.logits),
-    "ZLoss": new(zloss.ZLoss, a=0.5, b=3.0, **MANNERS),
-    "SquaredError": new(zloss.SquaredError, **MANNERS),
-    "TaylorSoftmax": new(zloss.TaylorSoftmax, **MANNERS),
-    "SphericalSoftmax": new(zloss.SphericalSoftmax, eps=0.5, **MANNERS),
+    "ZLoss": new(zloss.ZLoss, a=0.5, b=3.0, **MANNERS, **_WEIGHTED),
+    "SquaredError": new(zloss.SquaredError, **MANNERS, **_WEIGHTED),
+    "TaylorSoftmax": new(zloss.TaylorSoftmax, **MANNERS, **_WEIGHTED),
+    "SphericalSoftmax": new(zloss.SphericalSoftmax, eps=0.5, **MANNERS, **_WEIGHTED),
     "ZLoss.per_example": on(loss("z_loss"), "per_example", stats=c.statistics),
     "SquaredError.per_example": on(loss("squared_error"), "per_example", stats=c.statistics),
     "TaylorSoftmax.per_example": on(loss("taylor_softmax"), "per_example", stats=c.statistics),
@@ -167,8 +168,8 @@ _LOSSES: dict[str, Maker] = {
     ),
     "TaylorSoftmax.score": on(loss("taylor_softmax"), "score", logits=c.logits),
     "SphericalSoftmax.score": on(loss("spherical_softmax"), "score", logits=c.logits),
-    "SigmoidCrossEntropy": new(zloss.SigmoidCrossEntropy, b=0.5, **MANNERS),
-    "SoftmaxCrossEntropy": new(zloss.SoftmaxCrossEntropy, **MANNERS),
+    "SigmoidCrossEntropy": new(zloss.SigmoidCrossEntropy, b=0.5, **MANNERS, **_WEIGHTED),
+    "SoftmaxCrossEntropy": new(zloss.SoftmaxCrossEntropy, **MANNERS, **_WEIGHTED),
     "ZNormalized": new(
         zloss.ZNormalized,
         loss=lambda rng: given(loss("softmax")(rng), "module"),
@@ -206,6 +207,7 @@ _STATISTICS: dict[str, Maker] = {
         **_MOMENTS,
         mean=c.of_rows,
         scatter=c.of_rows,
+        classes=lambda rng: c.index(rng)[:, 0],
         once_differentiable=False,
         ignore_index=-100,
     ),
@@ -228,7 +230,12 @@ _STATISTICS: dict[str, Maker] = {
 _TRAINING: dict[str, Maker] = {
     "CapturedStep": new(zloss.CapturedStep, step=c.function, optimizers=optimizers),
     "FactoredSGD": new(
-        zloss.FactoredSGD, layers=lambda rng: [c.factored(rng)], lr=0.5, weight_decay=0.01
+        zloss.FactoredSGD,
+        layers=lambda rng: [c.factored(rng)],
+        lr=0.5,
+        weight_decay=0.01,
+        row_lr=0.3,
+        row_eps=1e-6,
     ),
     "FactoredSGD.add_param_group": on(c.factored_sgd, "add_param_group", param_group=layer_group),
     "FactoredSGD.load_state_dict": on(c.factored_sgd, "load_state_dict", state_dict=layer_state),

@@ -97,12 +97,19 @@ def in_columns(target: Tensor) -> Tensor:  # (B,) or (B, K) -> (B, K)
 
 
 def per_example(
-    case: HeadCase, weights: Weights, h: Tensor, target: Tensor, ignored: int = IGNORED
+    case: HeadCase,
+    weights: Weights,
+    h: Tensor,
+    target: Tensor,
+    ignored: int = IGNORED,
+    class_weight: Tensor | None = None,
 ) -> Tensor:  # (B,)
     """Return the loss of each example by definition: the average over its targets that are not ignored."""
     shaped = in_columns(target).long()
     rows, columns = (shaped != ignored).nonzero(as_tuple=True)
     pairs = case.definition(weights, h[rows], shaped[rows, columns])
+    if class_weight is not None:
+        pairs = pairs * class_weight[shaped[rows, columns]]
     return h.new_zeros(len(h)).index_add(0, rows, pairs) / (shaped != ignored).sum(1).clamp_min(1)
 
 

@@ -64,7 +64,8 @@ class HeadCase(NamedTuple):
     name: str
     kind: str  # its name in `zloss.heads.config.HEADS`
     loss: str  # its name in LOSSES, if it has one
-    make: Callable[..., zloss.Head]  # called with reduction, ignore_index, device and dtype
+    # Called with reduction, ignore_index, device and dtype, and with class_weight if the loss is of this library.
+    make: Callable[..., zloss.Head]
     definition: OfPairs  # the loss of each example for its class
     scores: OfAllClasses  # the scores that rank the classes, up to changes that keep the ranks
     log_prob: OfAllClasses | None  # for probability models
@@ -131,10 +132,12 @@ def make_spherical(
     *,
     reduction: Any = "mean",
     ignore_index: int = -100,
+    class_weight: Tensor | None = None,
     **options: Any,
 ) -> zloss.Head:
     return zloss.SphericalOutput(
-        layer(HIDDEN, CLASSES, ignore_index=ignore_index, **options), loss(reduction=reduction)
+        layer(HIDDEN, CLASSES, ignore_index=ignore_index, **options),
+        loss(reduction=reduction, class_weight=class_weight),
     )
 
 

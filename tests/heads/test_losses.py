@@ -48,12 +48,13 @@ def assert_is_its_definition(
     *,
     weight: Tensor | None = None,
     ignored: int = IGNORED,
+    class_weight: Tensor | None = None,
 ) -> None:
     """Check the value, the gradient of h, and one step of SGD on all weights."""
     device, lr = head.reference_weight.device, 0.5
     h, target = hidden(len(target), device=device), target.to(device)
     before, weights = case.weights(head), leaves(case.weights(head))
-    rows = seeded(per_example, case, weights, h, target, ignored)
+    rows = seeded(per_example, case, weights, h, target, ignored, class_weight)
     expected = reduced(rows if weight is None else rows * weight, target, reduction, ignored)
     upstream = torch.linspace(-1, 2, expected.numel(), dtype=torch.float64, device=device).reshape(
         expected.shape
@@ -91,6 +92,18 @@ def test_row_weights(case: HeadCase, device: torch.device) -> None:
         for reduction in REDUCTIONS:
             head = case.made(device, reduction=reduction)
             assert_is_its_definition(case, head, BATCHES[name], reduction, weight=weight)
+
+
+@every_head_of_ours
+def test_weights_of_classes(case: HeadCase, device: torch.device) -> None:
+    of_classes = torch.linspace(0, 2, CLASSES, dtype=torch.float64, device=device)
+    of_rows = torch.linspace(-1, 3, ROWS, dtype=torch.float64, device=device)
+    for name, weight in (("repeated", None), ("some rows ignored", of_rows), ("ragged", of_rows)):
+        for reduction in REDUCTIONS:
+            head = case.made(device, reduction=reduction, class_weight=of_classes)
+            assert_is_its_definition(
+                case, head, BATCHES[name], reduction, weight=weight, class_weight=of_classes
+            )
 
 
 @every_head_of_ours

@@ -30,8 +30,11 @@ def random_stats(
         valid[0], valid[1], valid[-1] = True, False, True
         target[0], target[-1] = 1.0, 2.0
         scatter[-1] = 0
+    classes = torch.randint(CLASSES, shape)
     stats = moved(
-        SphericalStats.from_moments(target, mean, scatter, CLASSES, valid=valid), dtype, device
+        SphericalStats.from_moments(target, mean, scatter, CLASSES, valid=valid, classes=classes),
+        dtype,
+        device,
     )
     stats.once_differentiable = True
     return stats
@@ -42,8 +45,9 @@ def moved(stats: SphericalStats, dtype: torch.dtype, device: torch.device) -> Sp
     target, mean, scatter = (
         x.detach().to(device, dtype, copy=True).requires_grad_() for x in moments(stats)
     )
+    classes = None if stats.classes is None else stats.classes.to(device)
     return SphericalStats.from_moments(
-        target, mean, scatter, stats.num_classes, valid=stats.valid.to(device)
+        target, mean, scatter, stats.num_classes, valid=stats.valid.to(device), classes=classes
     )
 
 

@@ -62,6 +62,25 @@ def test_value_and_gradients_are_those_of_the_definition(
     )
 
 
+@pytest.mark.parametrize("class_dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(13,), (7, 3)])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@every_spherical_loss
+def test_weights_of_classes(
+    case: LossCase,
+    reduction: str,
+    shape: tuple[int, ...],
+    class_dtype: torch.dtype,
+    kernel_device: torch.device,
+) -> None:
+    stats = random_stats(shape, torch.float32, kernel_device)
+    weight = torch.randn(shape[0], device=kernel_device)
+    class_weight = torch.rand(CLASSES, device=kernel_device, dtype=class_dtype)
+    loss = case.make(reduction=reduction, class_weight=class_weight)
+    for row_weight in (None, weight):
+        assert_close(by_kernel(loss, stats, row_weight), by_definition(loss, stats, row_weight))
+
+
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @every_spherical_loss
 def test_in_small_tiles(

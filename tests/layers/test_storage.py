@@ -158,7 +158,7 @@ def test_a_layer_trains_refactors_and_ranks_over_any_storage(
         LOSS(dense(h, target)).backward()
         sgd.step()
         sgd.zero_grad()
-        scores, mean, scatter, valid = stepper.statistics(
+        scores, mean, scatter, valid, _ = stepper.statistics(
             matrix, h, target, -100, record=stepper.pending.record
         )
         stats = SphericalStats.from_moments(

@@ -1,6 +1,7 @@
 """Output layers with their losses behind one interface: `head(h, target) -> loss`, ranks and top-k of all classes."""
 
 from zloss.heads.adaptive import AdaptiveSoftmax as AdaptiveSoftmax
+from zloss.heads.balance import balanced_weights as balanced_weights
 from zloss.heads.clustering import Clustering as Clustering
 from zloss.heads.config import HeadConfig as HeadConfig
 from zloss.heads.dense import DenseOutput as DenseOutput

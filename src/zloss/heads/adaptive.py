@@ -29,6 +29,7 @@ from zloss.heads.head import Head
 from zloss.heads.softmax import log_softmax
 from zloss.heads.stretches import Stretches
 from zloss.inputs import FLOATS, check_flag, check_hidden, check_place
+from zloss.losses.class_weight import register_class_weight, weigh
 from zloss.losses.reduction import Reduction, check_reduction, reduce_loss
 from zloss.streams import must_not_wait
 from zloss.targets import IGNORE_INDEX, Targets
@@ -57,6 +58,8 @@ class AdaptiveSoftmax(Head):
         counts: (C,) the number of occurrences of each class. Only their order matters. A checkpoint contains it.
         reduction: "mean" over the rows that are not ignored, "sum", or "none" for one value per example.
         ignore_index: the target that is ignored.
+        class_weight: a weight for each class, (C,), which multiplies the losses of its targets: see
+            `zloss.balanced_weights`.
         device, dtype: of the weights.
 
     >>> counts = torch.randint(1000, (5000,))                          # from the training set
@@ -76,6 +79,7 @@ class AdaptiveSoftmax(Head):
     scores. In a captured step the gradient of an unused cluster is zero instead of None.
     """
 
+    class_weight: Tensor | None  # (C,)
     has_normalized_scores = True
 
     def __init__(
@@ -89,11 +93,13 @@ class AdaptiveSoftmax(Head):
         counts: Tensor | None = None,
         reduction: Reduction = "mean",
         ignore_index: int = IGNORE_INDEX,
+        class_weight: Tensor | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(in_features, num_classes, ignore_index=ignore_index)
         check_reduction(reduction)
+        register_class_weight(self, class_weight, num_classes)
         check_flag("head_bias", head_bias)
         check_place(device, dtype, FLOATS)
         self.reduction: Reduction = reduction
@@ -128,8 +134,10 @@ class AdaptiveSoftmax(Head):
         weight: Tensor | None = None,  # (B,)
     ) -> Tensor:
         admitted = self._admission.admit(h, target, self.reference_weight)
-        targets = admitted.targets.at(self.position_of(admitted.targets.index))
-        per_example = targets.mean(-self._log_prob_of(admitted.h, targets))
+        classes = admitted.targets.index
+        targets = admitted.targets.at(self.position_of(classes))
+        per_target = -self._log_prob_of(admitted.h, targets)
+        per_example = targets.mean(weigh(per_target, classes, self.class_weight, self.num_classes))
         return admitted.conclude(reduce_loss(per_example, targets.counted, self.reduction, weight))
 
     def scores(self, h: Tensor) -> AdaptiveScores:

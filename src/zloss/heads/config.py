@@ -9,6 +9,7 @@
 train others. A config refuses a pair that cannot work. Its message gives the reason and the heads that do work.
 """
 
+# Long because the two registries and the config that refuses wrong pairs of their entries are read together.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from zloss.heads.adaptive import AdaptiveSoftmax
+from zloss.heads.balance import weights_for
 from zloss.heads.dense import DenseOutput
 from zloss.heads.head import Head
 from zloss.heads.hierarchical import HierarchicalSoftmax
@@ -87,22 +89,29 @@ class HeadKind:
     make: Callable[..., Head]  # called with (in_features, num_classes, config, **options)
     losses: tuple[str, ...]  # the losses that it can train, with the default first
     why: str  # the reason why it cannot train other losses
-    options: tuple[str, ...]
+    options: tuple[str, ...]  # besides `balance`, which every head has
     takes_counts: bool = False  # True if it takes the counts of the classes
 
 
-def _factored(in_features: int, num_classes: int, config: "HeadConfig", **options: Any) -> Head:
+def _factored(
+    in_features: int, num_classes: int, config: "HeadConfig", class_weight: Any, **options: Any
+) -> Head:
     layer = FactoredLinear(in_features, num_classes, ignore_index=config.ignore_index, **options)
-    return SphericalOutput(layer, config.build_loss(num_classes))
+    return SphericalOutput(layer, config.build_loss(num_classes, class_weight))
 
 
-def _gram(in_features: int, num_classes: int, config: "HeadConfig", **options: Any) -> Head:
+def _gram(
+    in_features: int, num_classes: int, config: "HeadConfig", class_weight: Any, **options: Any
+) -> Head:
     layer = GramLinear(in_features, num_classes, ignore_index=config.ignore_index, **options)
-    return SphericalOutput(layer, config.build_loss(num_classes))
+    return SphericalOutput(layer, config.build_loss(num_classes, class_weight))
 
 
-def _dense(in_features: int, num_classes: int, config: "HeadConfig", **options: Any) -> Head:
-    return DenseOutput(in_features, num_classes, loss=config.build_loss(num_classes), **options)
+def _dense(
+    in_features: int, num_classes: int, config: "HeadConfig", class_weight: Any, **options: Any
+) -> Head:
+    loss = config.build_loss(num_classes, class_weight)
+    return DenseOutput(in_features, num_classes, loss=loss, **options)
 
 
 def _hierarchical(in_features: int, num_classes: int, config: "HeadConfig", **options: Any) -> Head:
@@ -154,7 +163,10 @@ HEADS: dict[str, HeadKind] = {
 
 
 _OPTIONS = [*(kind.options for kind in HEADS.values()), *(kind.options for kind in LOSSES.values())]
-assert OPTION_TYPES.keys() == {name for options in _OPTIONS for name in options}
+assert OPTION_TYPES.keys() == {"balance"}.union(*_OPTIONS)
+
+
+_FIELDS = ("head", "loss", "reduction", "ignore_index")  # of a config, besides the options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +177,8 @@ class HeadConfig:
         head: "factored", "gram", "dense", "hierarchical", "adaptive" or "sampled".
         loss: a name in `LOSSES`. The default is "z_loss" for factored and gram, and "softmax" for the other heads.
         options: the options of the head and of the loss in one mapping, such as `{"a": 0.2, "b": 9.0}` or
-            `{"num_samples": 256}`. `ZLoss` has defaults of a and b.
+            `{"num_samples": 256}`. `ZLoss` has defaults of a and b. With any head and loss, `balance` weights the
+            classes by `zloss.balanced_weights(counts, balance)`.
         reduction: "mean" over the rows that are not ignored, "sum", or "none" for one value per example.
         ignore_index: the target that is ignored.
 
@@ -217,7 +230,7 @@ class HeadConfig:
             )
 
     def _known_options(self) -> list[str]:
-        return [*HEADS[self.head].options, *LOSSES[self.loss].options]
+        return [*HEADS[self.head].options, *LOSSES[self.loss].options, "balance"]
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "HeadConfig":
@@ -229,14 +242,10 @@ class HeadConfig:
         Traceback (most recent call last):
             ...
         ValueError: unknown option of head 'sampled' with loss 'softmax': 'num_sample'; did you mean 'num_samples'?
-        known: bias, num_samples, sampler, power, remove_accidental_hits
+        known: bias, num_samples, sampler, power, remove_accidental_hits, balance
         """
         check_mapping("values", values)
-        own = {
-            name: value
-            for name, value in values.items()
-            if name in ("head", "loss", "reduction", "ignore_index")
-        }
+        own = {name: values[name] for name in _FIELDS if name in values}
         others = {name: value for name, value in values.items() if name not in own}
         return cls(
             **own,
@@ -248,13 +257,7 @@ class HeadConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the flat mapping that `from_dict` takes."""
-        own = {
-            "head": self.head,
-            "loss": self.loss,
-            "reduction": self.reduction,
-            "ignore_index": self.ignore_index,
-        }
-        return own | dict(self.options)
+        return {name: getattr(self, name) for name in _FIELDS} | dict(self.options)
 
     def build(
         self,
@@ -265,22 +268,28 @@ class HeadConfig:
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> Head:
-        """Make a new head. `counts` are the numbers of occurrences of the classes, which some heads do not use."""
+        """Make a new head. `counts` are the numbers of occurrences of the classes, which not every head uses."""
         kind = HEADS[self.head]
         check_sizes(in_features, num_classes)
         options = {name: value for name, value in self.options.items() if name in kind.options}
         if kind.takes_counts:
             options["counts"] = counts
+        balance = self.options.get("balance", 0.0)
+        options["class_weight"] = weights_for(balance, counts, num_classes, device)
         return kind.make(in_features, num_classes, self, device=device, dtype=dtype, **options)
 
-    def build_loss(self, num_classes: int) -> Any:
-        """Make the loss without the head."""
+    def build_loss(self, num_classes: int, class_weight: Tensor | None = None) -> Any:
+        """Make the loss without the head. With the option `balance` it needs weights of the classes."""
+        if self.options.get("balance") and class_weight is None:
+            raise ValueError(
+                "option balance needs weights here: class_weight=zloss.balanced_weights(counts, balance)"
+            )
         make = LOSSES[self.loss].make
         if make is None:
             raise ValueError(
                 f"{self.loss} does not exist on its own: it is part of the {self.head} head"
             )
-        return make(**self.loss_options(num_classes), **self.manners)
+        return make(**self.loss_options(num_classes), **self.manners, class_weight=class_weight)
 
     def loss_options(self, num_classes: int) -> dict[str, Any]:
         """Return all hyper-parameters of the loss: the given values, and good first values for the others."""

@@ -12,6 +12,7 @@ from zloss.heads.softmax import IGNORED, SoftmaxName, find_cross_entropy
 from zloss.inputs import shown
 from zloss.layers.ranking import Scores
 from zloss.losses import SoftmaxCrossEntropy, ZNormalized
+from zloss.losses.class_weight import weigh
 from zloss.losses.dense import is_likelihood, log_prob_of
 from zloss.losses.loss import Loss
 from zloss.losses.reduction import reduce_loss
@@ -107,12 +108,15 @@ class DenseOutput(LinearHead):
             else admitted.h
         )
         flat = torch.where(targets.valid, targets.index, IGNORED).flatten()
-        if targets.shape[1] == 1 and row_weight is None and loss.reduction != "none":
+        is_plain = row_weight is None and loss.class_weight is None
+        if targets.shape[1] == 1 and is_plain and loss.reduction != "none":
             # With a single sum, fused implementations need no second pass.
             total = cross_entropy(pairs, classes, self.linear.bias, flat, "sum")
             return total if loss.reduction == "sum" else total / targets.counted.sum().clamp_min(1)
         flat_loss = cross_entropy(pairs, classes, self.linear.bias, flat, "none")
-        per_target = flat_loss.reshape(targets.shape)
+        per_target = weigh(
+            flat_loss.reshape(targets.shape), targets.index, loss.class_weight, self.num_classes
+        )
         return reduce_loss(targets.mean(per_target), targets.counted, loss.reduction, row_weight)
 
     def scores(self, h: Tensor) -> Scores:

@@ -19,6 +19,7 @@ from zloss.heads.softmax import log_softmax
 from zloss.inputs import FLOATS, check_flag, check_hidden, check_place, checked_classes
 from zloss.layers.ranking import LinearScores, Scores
 from zloss.layers.storage import InMemory
+from zloss.losses.class_weight import register_class_weight, weigh
 from zloss.losses.reduction import Reduction, check_reduction, reduce_loss
 from zloss.targets import IGNORE_INDEX
 
@@ -47,6 +48,8 @@ class HierarchicalSoftmax(Head):
             GPU wait for the device. If False, it may have further rows of zeros there, which SparseAdam would move.
         reduction: "mean" over the rows that are not ignored, "sum", or "none" for one value per example.
         ignore_index: the target that is ignored.
+        class_weight: a weight for each class, (C,), which multiplies the losses of its targets: see
+            `zloss.balanced_weights`.
 
     >>> head = HierarchicalSoftmax(16, 1000)
     >>> head.blocks
@@ -61,6 +64,7 @@ class HierarchicalSoftmax(Head):
     Goodman, Classes for fast maximum entropy training, 2001.
     """
 
+    class_weight: Tensor | None  # (C,)
     is_row_sparse = True
     has_normalized_scores = True
 
@@ -76,11 +80,13 @@ class HierarchicalSoftmax(Head):
         exact_rows: bool = False,
         reduction: Reduction = "mean",
         ignore_index: int = IGNORE_INDEX,
+        class_weight: Tensor | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(in_features, num_classes, ignore_index=ignore_index)
         check_reduction(reduction)
+        register_class_weight(self, class_weight, num_classes)
         check_flag("bias", bias)
         check_flag("exact_rows", exact_rows)
         check_implementation(implementation)
@@ -120,7 +126,9 @@ class HierarchicalSoftmax(Head):
     def forward(self, h: Tensor, target: Tensor, *, weight: Tensor | None = None) -> Tensor:
         admitted = self._admission.admit(h, target, self.clusters.weight)
         targets = admitted.targets
-        loss = targets.mean(-self._log_prob_of(admitted.h, self.position_of(targets.index)))
+        per_target = -self._log_prob_of(admitted.h, self.position_of(targets.index))
+        weighted = weigh(per_target, targets.index, self.class_weight, self.num_classes)
+        loss = targets.mean(weighted)
         return admitted.conclude(reduce_loss(loss, targets.counted, self.reduction, weight))
 
     def _log_prob_of(self, h: Tensor, positions: Tensor) -> Tensor:  # (B, H), (B, K) -> (B, K)

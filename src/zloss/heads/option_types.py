@@ -15,7 +15,7 @@ OPTION_TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(
         ("bias", "synchronous", "exact_rows", "head_bias", "remove_accidental_hits"), (bool,)
     ),
-    **dict.fromkeys(("a", "b", "eps", "max_condition", "div_value", "power"), (Real,)),
+    **dict.fromkeys(("a", "b", "eps", "max_condition", "div_value", "power", "balance"), (Real,)),
     **dict.fromkeys(("softmax", "implementation"), (str,)),
     "num_samples": (Integral,),
     "clusters": (Integral, Clustering),

@@ -11,6 +11,7 @@ from zloss.heads.defaults import NCE, NUM_SAMPLES, SAMPLED, HeadDefaults
 from zloss.heads.linear import LinearHead
 from zloss.heads.samplers import Sampler, SamplerName, check_generator, make_sampler
 from zloss.inputs import check_choice, check_count, check_flag, check_sizes
+from zloss.losses.class_weight import register_class_weight, weigh
 from zloss.losses.functions import SOFTPLUS_IS_LINEAR
 from zloss.losses.reduction import Reduction, check_reduction, reduce_loss
 from zloss.targets import IGNORE_INDEX
@@ -64,6 +65,8 @@ class SampledSoftmax(LinearHead):
         device, dtype: as in `nn.Linear`.
         reduction: "mean" over the rows that are not ignored, "sum", or "none" for one value per example.
         ignore_index: the target that is ignored.
+        class_weight: a weight for each class, (C,), which multiplies the losses of its targets: see
+            `zloss.balanced_weights`.
 
     >>> head = SampledSoftmax(8, 1000, num_samples=50)
     >>> optimizer = head.sgd(lr=0.1)
@@ -75,6 +78,7 @@ class SampledSoftmax(LinearHead):
     torch.Size([4, 3])
     """
 
+    class_weight: Tensor | None  # (C,)
     is_row_sparse = True
 
     def __init__(
@@ -92,6 +96,7 @@ class SampledSoftmax(LinearHead):
         bias: bool | None = None,
         reduction: Reduction = "mean",
         ignore_index: int = IGNORE_INDEX,
+        class_weight: Tensor | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -110,6 +115,7 @@ class SampledSoftmax(LinearHead):
             dtype=dtype,
             ignore_index=ignore_index,
         )
+        register_class_weight(self, class_weight, num_classes)
         where = self.linear.weight.device
         self.sampler = make_sampler(sampler, num_classes, counts=counts, power=power, device=where)
         self.num_samples, self.loss = num_samples, loss
@@ -154,8 +160,9 @@ class SampledSoftmax(LinearHead):
         own, drawn = self._logits(admitted.h, targets.index, draws)
         drawn -= self._log_expected(draws).to(drawn.dtype)
         per_target = self._per_target(own, drawn, targets.index, draws)
+        weighted = weigh(per_target, targets.index, self.class_weight, self.num_classes)
         return admitted.conclude(
-            reduce_loss(targets.mean(per_target), targets.counted, self.reduction, weight)
+            reduce_loss(targets.mean(weighted), targets.counted, self.reduction, weight)
         )
 
     def _logits(

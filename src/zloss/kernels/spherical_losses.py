@@ -53,6 +53,7 @@ def reduced_loss(
     scatter: Tensor,  # (B,)
     valid: Tensor,  # as target, bool
     weight: Tensor | None,  # (B,), without gradient
+    target_weight: Tensor | None,  # as target, without gradient
     num_classes: int,
     reduction: str,
     **parameters: float,
@@ -63,11 +64,12 @@ def reduced_loss(
         loss: "z_loss" with parameters `a` and `b`, "squared_error", "taylor_softmax" or "spherical_softmax" with `eps`.
         target, mean, scatter, valid, num_classes: the fields of `SphericalStats`.
         weight: row weights, or None.
+        target_weight: weights of the targets, which multiply the loss of each before the average; or None.
         reduction: "mean", "sum" or "none".
         parameters: the hyper-parameters of the loss, as exact float64 numbers. They are not compiled into the kernel,
             so they may change from step to step.
     """
-    options = (valid, weight, num_classes, reduction, loss, parameters)
+    options = (valid, weight, target_weight, num_classes, reduction, loss, parameters)
     value: Tensor = _ReducedLoss.apply(target, mean, scatter, *options)
     return value
 
@@ -81,6 +83,7 @@ class _ReducedLoss(torch.autograd.Function):
         scatter: Tensor,
         valid: Tensor,
         weight: Tensor | None,
+        target_weight: Tensor | None,
         num_classes: int,
         reduction: str,
         loss: str,
@@ -100,6 +103,7 @@ class _ReducedLoss(torch.autograd.Function):
                 scatter.contiguous(),
                 valid.contiguous(),
                 None if weight is None else weight.contiguous(),
+                None if target_weight is None else target_weight.contiguous(),
                 out,
                 slopes,
                 rows,
@@ -139,7 +143,7 @@ class _ReducedLoss(torch.autograd.Function):
                 num_warps=_warps(size),
             )
         by_target, by_mean, by_scatter = grads.split([num, rows, rows])
-        return by_target.reshape(ctx.shape), by_mean, by_scatter, *[None] * 6
+        return by_target.reshape(ctx.shape), by_mean, by_scatter, *[None] * 7
 
 
 def _shape(target: Tensor) -> tuple[int, int]:
@@ -162,7 +166,7 @@ def _warps(elements: int) -> int:
 
 @triton.jit(do_not_specialize=["a_bits", "b_bits", "eps_bits"])
 def _losses_and_slopes(
-    target, mean, scatter, valid, weight, out, slopes, B, C, a_bits, b_bits, eps_bits,
+    target, mean, scatter, valid, weight, target_weight, out, slopes, B, C, a_bits, b_bits, eps_bits,
     K: tl.constexpr, LOSS: tl.constexpr, REDUCTION: tl.constexpr,
     NOISE: tl.constexpr, TINY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -193,6 +197,10 @@ def _losses_and_slopes(
             scale *= tl.load(weight + row, mask=row < B, other=0.0).to(tl.float64)
         # A product would not do: the weight of an ignored row may be NaN.
         scale = tl.where(counted, scale, 0.0)
+        if target_weight is not None:
+            own = tl.load(target_weight + row * K + k, mask=inside, other=0.0).to(tl.float64)
+            value, by_target = own * value, own * by_target
+            by_mean, by_scatter = own * by_mean, own * by_scatter
         row_loss = scale * _sum_over_valid(value, v)
         tl.store(slopes + row * K + k, tl.where(v, scale * by_target, 0.0), mask=inside)
         tl.store(slopes + B * K + row, scale * _sum_over_valid(by_mean, v), mask=row < B)

@@ -23,7 +23,7 @@ class Forward(NamedTuple):
     mean: Tensor  # (B,)
     scatter: Tensor  # (B,)
     valid: Tensor  # (B, K) bool
-    saved: Any  # a named tuple of tensors, of a type that its backend knows
+    saved: Any  # a named tuple of tensors, of a type that its backend knows; it has the `classes`, (B, K)
     begun: object = None  # work for the step of this batch that a backend has begun
 
 

@@ -37,6 +37,7 @@ from zloss.layers.matrix import FactoredMatrix
 from zloss.layers.portable import NAMES, Checkpoint, Place, as_factors, misfit
 from zloss.layers.prediction import Predicting
 from zloss.layers.ranking import LinearScores
+from zloss.layers.row_rule import RowAdagrad
 from zloss.layers.rows import look_up
 from zloss.layers.stepper import Implementation, Stepper
 from zloss.layers.storage import InMemory
@@ -178,7 +179,7 @@ class FactoredLinear(Predicting, nn.Module):
         refuse_transforms()
         matrix = self.settle_foreign_writes()
         is_trained = torch.is_grad_enabled() and self.V.requires_grad
-        scores, mean, scatter, valid = self._stepper.statistics(
+        scores, mean, scatter, valid, classes = self._stepper.statistics(
             matrix, h, target, self.ignore_index, record=self.record if is_trained else None
         )
         return stats_of_layer(
@@ -187,6 +188,7 @@ class FactoredLinear(Predicting, nn.Module):
             scatter,
             self.num_classes,
             valid=valid.reshape(target.shape),
+            classes=classes.reshape(target.shape),
             once_differentiable=True,
             ignore_index=self.ignore_index,
         )
@@ -234,16 +236,23 @@ class FactoredLinear(Predicting, nn.Module):
             expect_step(self)
 
     @torch.no_grad()
-    def step_(self, lr: float, *, weight_decay: float = 0.0) -> None:
-        """Take the SGD step of the recorded gradient and use it up. `FactoredSGD` calls this."""
+    def step_(
+        self, lr: float, *, weight_decay: float = 0.0, row_rule: RowAdagrad | None = None
+    ) -> None:
+        """Take the SGD step of the recorded gradient and use it up. `FactoredSGD` calls this.
+
+        Looked-up rows may follow a rule of their own.
+        """
         check_rates(lr, weight_decay)
+        if row_rule is not None and not isinstance(row_rule, RowAdagrad):
+            raise ValueError(f"row_rule must be a RowAdagrad or None, got {shown(row_rule)}")
         refuse_data_parallel(self, self.V)  # it may have been whole for the forward pass
         if self.V.grad is not None and self.pending.exists():
             raise ValueError(
                 "V has a .grad, which this layer never gives it. V is a factor of the weights, not the weights: leave "
                 "it out of penalties on parameters(), FactoredSGD has weight_decay; and tie no embedding to it"
             )
-        self._stepper.step_(self.matrix, float(lr), float(weight_decay))
+        self._stepper.step_(self.matrix, float(lr), float(weight_decay), row_rule)
 
     def attach(self, optimizer: Optimizer, *, mark_has_norm: bool = False) -> None:
         """Take note of an optimizer that steps this layer. `FactoredSGD` and `zloss.Optimizer` call this.

@@ -47,10 +47,14 @@ class GramLinear(DenseLinear):
         targets = checked_targets(target, len(h), self.num_classes, self.ignore_index)
         columns = weight if bias is None else torch.cat([weight, bias[:, None]], 1)
         scores, mean, scatter = GramStatistics.apply(h, columns, targets)  # type: ignore[no-untyped-call]
-        valid = targets.valid.reshape(target.shape)
-        own, ignored = scores.reshape(target.shape), self.ignore_index
         return stats_of_layer(
-            own, mean, scatter, self.num_classes, valid=valid, ignore_index=ignored
+            scores.reshape(target.shape),
+            mean,
+            scatter,
+            self.num_classes,
+            valid=targets.valid.reshape(target.shape),
+            classes=targets.index.reshape(target.shape),
+            ignore_index=self.ignore_index,
         )
 
 

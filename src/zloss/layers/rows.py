@@ -5,8 +5,8 @@ Let r be the gradient of the row of class c. It belongs to the sparse part Y^T H
 and these rows stand below the batch in a `RecordedGradient`. The cost is O(H^2) for a row, whatever the number of
 classes.
 
-The step does not ask where the rows below the batch come from. A rule of their own, such as a rate for each row, would
-change `target_grad` and `target_rows` of the record. The step would stay exact.
+The step does not ask where the rows below the batch come from. `row_rule.py` replaces them where they have a rule of
+their own, and the step stays exact.
 
 Shape letters: n ids, N classes that are looked up, H width of the layer (with the bias column).
 """

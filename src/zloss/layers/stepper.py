@@ -19,6 +19,7 @@ from zloss.layers.backend import Backend, Passed, Upstream
 from zloss.layers.gradient import PendingGradient, RecordedGradient
 from zloss.layers.mark import GradientMark
 from zloss.layers.matrix import FactoredMatrix, Integrity, Writes
+from zloss.layers.row_rule import RowAdagrad
 from zloss.layers.supervisor import Conditioning, Fault, Health, Supervisor
 from zloss.layers.torch_backend import TorchBackend
 from zloss.layers.triton_backend import TritonBackend
@@ -58,23 +59,24 @@ class Stepper:
         ignore_index: int,
         *,
         record: Callable[[RecordedGradient], None] | None,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # (B, K), (B,), (B,), (B, K)
-        """Return the target scores, means, scatters and valid targets of a batch, differentiable in h.
+    ) -> tuple[Tensor, ...]:  # (B, K), (B,), (B,), (B, K), (B, K)
+        """Return the target scores, means, scatters, valid targets and classes of a batch, differentiable in h.
 
         Where a backward pass would give a gradient to an ordinary weight, it calls `record`, if that is not None.
         """
         tape = self.tape(matrix)
         anchor = None if record is None else tape.anchor(record)
         function: Any = FactoredStatistics.apply
-        scores, mean, scatter, valid = function(h, anchor, target, ignore_index, tape)
-        return scores, mean, scatter, valid
+        return tuple(function(h, anchor, target, ignore_index, tape))
 
     def tape(self, matrix: FactoredMatrix) -> "Tape":
         """Return a tape for a forward pass through the weights as they are now."""
         return Tape(matrix, self.backend(matrix), self.integrity)
 
-    def step_(self, matrix: FactoredMatrix, lr: float, weight_decay: float) -> None:
-        """Take the SGD step of the recorded gradient and use it up."""
+    def step_(
+        self, matrix: FactoredMatrix, lr: float, weight_decay: float, rule: RowAdagrad | None = None
+    ) -> None:
+        """Take the SGD step of the recorded gradient and use it up; looked-up rows may have a rule of their own."""
         backend, waits = self.backend(matrix), self.waits(matrix)
         if not waits and not is_capturing():
             report = self.supervisor.arrived(self.conditioning.steps_ahead)
@@ -90,7 +92,10 @@ class Stepper:
             )
         self.conditioning.note_step(lr, len(grad.h), matrix.rows.num_rows, matrix.rows.width)
         with exact_products(matrix.rows.device.type):
+            grad = grad if rule is None else rule.applied_to(grad)
             backend.step_(matrix, grad, lr, weight_decay)
+        if rule is not None:
+            rule.note_step_(self.supervisor.fault_on(matrix.rows.device) == 0)
         if is_capturing():
             self._is_stepped_in_capture = True
         elif not waits:
@@ -154,8 +159,6 @@ class Stepper:
             self._backend.report.zero_()  # in place: a captured step goes on writing there
         self.integrity.advance()
 
-    # ---- faults and captured steps -----------------------------------------------------------------------------------
-
     def waits(self, matrix: FactoredMatrix) -> bool:
         """Return whether verdicts are read at once."""
         return self.supervisor.waits_for(matrix.rows.device)
@@ -185,8 +188,6 @@ class Stepper:
         self.conditioning.steps_since_refactor += 1
         self.integrity.advance()
         return self.supervisor.after_replay(report, self.conditioning.steps_ahead)
-
-    # ---- the backend -------------------------------------------------------------------------------------------------
 
     def uses_kernels(self, matrix: FactoredMatrix) -> bool:
         """Return whether Triton does the work: where it can, unless the user has chosen otherwise."""
@@ -258,7 +259,7 @@ class Tape:
 
 
 class FactoredStatistics(torch.autograd.Function):
-    """`h -> (target scores, mean, scatter, valid)` of the activations `h @ (V U + 1 omega^T)^T`."""
+    """`h -> (target scores, mean, scatter, valid, classes)` of the activations `h @ (V U + 1 omega^T)^T`."""
 
     @staticmethod
     def forward(
@@ -277,9 +278,9 @@ class FactoredStatistics(torch.autograd.Function):
         ctx.save_for_backward(*passed.saved)
         ctx.tape, ctx.kind, ctx.begun = tape, type(passed.saved), passed.begun
         ctx.shape, ctx.dtype = h.shape, h.dtype
-        ctx.mark_non_differentiable(passed.valid)
+        ctx.mark_non_differentiable(passed.valid, passed.saved.classes)
         ctx.set_materialize_grads(False)  # each would be a launch
-        return passed[:4]
+        return *passed[:4], passed.saved.classes
 
     @staticmethod
     @first_derivatives_only
@@ -288,7 +289,7 @@ class FactoredStatistics(torch.autograd.Function):
         scores: Tensor | None,
         mean: Tensor | None,
         scatter: Tensor | None,
-        _: None,
+        *_: None,
     ) -> tuple[Tensor | None, ...]:
         ctx.tape.check_unchanged()
         passed = Passed(ctx.kind(*ctx.saved_tensors), ctx.begun, ctx.shape, ctx.dtype)

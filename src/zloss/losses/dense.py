@@ -47,15 +47,21 @@ class SigmoidCrossEntropy(DenseLoss):
             every class a probability near 1/C.
         reduction: "mean" over the rows that are not ignored, "sum", or "none" for one value per example.
         ignore_index: the target that is ignored.
+        class_weight: a weight for each class, (C,): see `zloss.balanced_weights`.
 
     >>> SigmoidCrossEntropy()(torch.zeros(1, 3), torch.tensor([0]))    # 3 log(2)
     tensor(2.0794)
     """
 
     def __init__(
-        self, *, b: float = 0.0, reduction: Reduction = "mean", ignore_index: int = IGNORE_INDEX
+        self,
+        *,
+        b: float = 0.0,
+        reduction: Reduction = "mean",
+        ignore_index: int = IGNORE_INDEX,
+        class_weight: Tensor | None = None,
     ) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
+        super().__init__(reduction=reduction, ignore_index=ignore_index, class_weight=class_weight)
         self.b = _checked_shift(b)
 
     def per_target(self, logits: Tensor, index: Tensor) -> Tensor:

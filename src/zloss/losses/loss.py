@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zloss.inputs import FLOATS, check_same_device, check_tensor
+from zloss.losses.class_weight import register_class_weight, weigh
 from zloss.losses.reduction import Reduction, check_reduction, reduce_loss
 from zloss.stats import checked_logits
 from zloss.targets import IGNORE_INDEX, Targets, check_ignore_index, checked_targets
@@ -26,11 +27,12 @@ class HyperParameters(nn.Module):
     def captured_constants(self) -> list[Any]:
         """Return the current hyper-parameters. If they have changed, `CapturedStep` captures its step again."""
         attributes = (value for module in self.modules() for value in vars(module).values())
-        return [
+        numbers = [
             value
             for value in attributes
             if not isinstance(value, bool) and isinstance(value, _CONSTANTS)
         ]
+        return numbers + list(self.buffers())
 
 
 class Loss(HyperParameters, ABC):
@@ -39,15 +41,27 @@ class Loss(HyperParameters, ABC):
     Args:
         reduction: "mean" over the rows that are not ignored, "sum", or "none" for one value per example.
         ignore_index: the target that is ignored.
+        class_weight: a weight for each class, (C,). It multiplies the loss of each target of that class, before the
+            average over the K targets of an example. Row weights multiply it. The mean does not divide by weights.
+            `zloss.balanced_weights` makes weights from counts. They are a buffer: `loss.to(device)` moves them, and no
+            optimizer trains them.
     """
 
+    class_weight: Tensor | None  # (C,)
     is_likelihood: bool = False  # True if `exp(-loss)` sums to one over the classes
     is_monotone: bool = True  # True if `score` orders the classes as their activations do
 
-    def __init__(self, *, reduction: Reduction = "mean", ignore_index: int = IGNORE_INDEX) -> None:
+    def __init__(
+        self,
+        *,
+        reduction: Reduction = "mean",
+        ignore_index: int = IGNORE_INDEX,
+        class_weight: Tensor | None = None,  # (C,)
+    ) -> None:
         super().__init__()
         check_reduction(reduction)
         check_ignore_index(ignore_index)
+        register_class_weight(self, class_weight)
         self.reduction: Reduction = reduction
         self.ignore_index = ignore_index
 
@@ -86,7 +100,9 @@ class DenseLoss(Loss):
         logits = checked_logits(logits)
         check_same_device(logits, target, "logits")
         targets = checked_targets(target, logits.shape[0], logits.shape[1], self.ignore_index)
-        per_example = targets.mean(self.per_target(logits, targets.index)).to(logits.dtype)
+        per_target = self.per_target(logits, targets.index)
+        weighted = weigh(per_target, targets.index, self.class_weight, logits.shape[1])
+        per_example = targets.mean(weighted).to(logits.dtype)
         return reduce_loss(per_example, targets.counted, self.reduction, weight)
 
     @abstractmethod

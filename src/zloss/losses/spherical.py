@@ -19,6 +19,7 @@ from torch import Tensor
 
 from zloss import kernels
 from zloss.inputs import FLOATS, check_tensor, check_whole
+from zloss.losses.class_weight import weight_of
 from zloss.losses.functions import (
     check_eps,
     check_z_parameters,
@@ -47,6 +48,8 @@ class SphericalLoss(Loss):
         reduction: "mean" over the rows that are not ignored, "sum", or "none" for one value per example.
         ignore_index: the target that is ignored. It is used for logits only: statistics use the ignore_index of their
             layer, and the loss refuses a different one.
+        class_weight: a weight for each class, (C,), which multiplies the losses of its targets: see
+            `zloss.balanced_weights`. It does not scale the loss of K targets as a whole, but each of them.
     """
 
     @abstractmethod
@@ -63,7 +66,27 @@ class SphericalLoss(Loss):
         stats = self._statistics(input, target)
         if has_kernel(self) and suits_kernels(stats, weight):
             return kernel_loss(self, stats, weight)
-        return reduce_loss(self.per_example(stats), stats.counted, self.reduction, weight)
+        return reduce_loss(self._weighted(stats), stats.counted, self.reduction, weight)
+
+    def _weighted(self, stats: SphericalStats) -> Tensor:  # (B,)
+        """Return the loss of each example with the weights of its targets."""
+        weights = self._target_weight(stats)
+        if weights is None:
+            return self.per_example(stats)
+        # By definition a loss is the average over the targets of an example, so each of them can be taken by itself.
+        values = self.per_example(stats.of_single_targets()).reshape(weights.shape)
+        return stats.mean_over_targets(values * weights.to(values.dtype))
+
+    def _target_weight(self, stats: SphericalStats) -> Tensor | None:  # as stats.target
+        """Return the weights of the classes of the targets, or None if this loss has no weights of classes."""
+        if self.class_weight is None:
+            return None
+        if stats.classes is None:
+            raise ValueError(
+                "class_weight needs the classes of the targets, which these statistics do not hold: take them from a "
+                "layer, or give classes=target to SphericalStats.from_moments"
+            )
+        return weight_of(stats.classes, self.class_weight, stats.num_classes)
 
     def _statistics(
         self, input: SphericalStats | Tensor, target: Tensor | Targets | None
@@ -108,8 +131,9 @@ class ZLoss(SphericalLoss):
         b: float | None = None,
         reduction: Reduction = "mean",
         ignore_index: int = IGNORE_INDEX,
+        class_weight: Tensor | None = None,
     ) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
+        super().__init__(reduction=reduction, ignore_index=ignore_index, class_weight=class_weight)
         check_z_parameters(a, b)
         self.a, self.b = a, b
 
@@ -166,9 +190,14 @@ class SphericalSoftmax(SphericalLoss):
     is_monotone = False  # an activation and its negative are equally probable
 
     def __init__(
-        self, *, eps: float, reduction: Reduction = "mean", ignore_index: int = IGNORE_INDEX
+        self,
+        *,
+        eps: float,
+        reduction: Reduction = "mean",
+        ignore_index: int = IGNORE_INDEX,
+        class_weight: Tensor | None = None,
     ) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
+        super().__init__(reduction=reduction, ignore_index=ignore_index, class_weight=class_weight)
         check_eps(eps)
         self.eps = eps
 
@@ -257,6 +286,7 @@ def kernel_loss(
         stats.scatter,
         stats.valid,
         weight,
+        loss._target_weight(stats),
         stats.num_classes,
         loss.reduction,
         **parameters,

@@ -19,6 +19,7 @@ from torch import Tensor
 from zloss.inputs import check_flag, check_number, shown
 from zloss.layers import FactoredLinear
 from zloss.layers.gradient import RecordedGradient
+from zloss.layers.gradient_norm import norm_of
 from zloss.streams import must_not_wait
 
 # The relative rate where nothing else is said.
@@ -44,20 +45,23 @@ def chosen(lr: float | None = None, relative_lr: float | None = None) -> dict[st
 
 
 @torch.no_grad()
-def unit_of(layer: FactoredLinear) -> float | None:
+def unit_of(layer: FactoredLinear, *, counts_rows: bool = True) -> float | None:
     """Return the unit of relative rates for the recorded gradient of a layer, or None if that is zero or not finite.
 
-    A loss that sees the scale of W is refused. On a GPU this waits for the device.
+    Looked-up rows that follow a rule of their own do not count. A loss that sees the scale of W is refused. On a GPU
+    this waits for the device.
     """
     grad = layer.recorded_gradient()
     if grad is None:
         return None
+    grad = grad if counts_rows else grad.of_batch()
     if must_not_wait():
         raise ValueError(
             "a captured step cannot find the unit of a relative learning rate, which has to wait for the device: take "
             "a step outside of the graph first, as CapturedStep does, or give FactoredSGD an absolute lr"
         )
-    gradient, left = torch.stack([layer.grad_norm(), _part_along(grad, layer.num_classes)]).tolist()
+    norm = norm_of(grad, layer.wbar, layer.num_classes)
+    gradient, left = torch.stack([norm, _part_along(grad, layer.num_classes)]).tolist()
     if not (math.isfinite(gradient) and gradient > 0):
         return None
     if not left <= _MOST_LEFT:
@@ -73,7 +77,7 @@ def unit_of(layer: FactoredLinear) -> float | None:
 
 def check_saved(groups: Iterable[dict[str, Any]], states: Iterable[Any]) -> None:
     """Refuse groups and states of a state dict that no optimizer with relative rates has written."""
-    for group in groups:
+    for group in (one for one in groups if "is_relative" in one):
         check_flag("is_relative of a group in state_dict", group["is_relative"])
     for unit in (state[UNIT] for state in states if isinstance(state, dict) and UNIT in state):
         if not isinstance(unit, float) or not 0 < unit < math.inf:

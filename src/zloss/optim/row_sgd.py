@@ -9,7 +9,7 @@ from torch import Tensor
 from zloss import kernels
 from zloss.inputs import check_rates, shown
 from zloss.optim.groups import listed
-from zloss.optim.sgd import PlainSGD
+from zloss.optim.plain_sgd import PlainSGD
 
 
 class RowSGD(PlainSGD):
@@ -31,6 +31,7 @@ class RowSGD(PlainSGD):
     """
 
     options = ("lr",)
+    _shown_options = "lr"
 
     def __init__(self, params: Iterable[Tensor] | Iterable[dict[str, Any]], lr: float) -> None:
         check_rates(lr, 0.0)

@@ -1,83 +1,25 @@
-"""Plain SGD on factored layers, with absolute or relative learning rates."""
+"""Plain SGD on factored layers, with absolute or relative rates, and a rule of their own for looked-up rows."""
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, overload
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-import torch
 from torch import Tensor
 from torch.amp import GradScaler
-from torch.optim import Optimizer
 
-from zloss.inputs import check_callable, check_mapping, check_number, check_rates, shown
+from zloss.inputs import check_number, check_rates, shown
 from zloss.layers import FactoredLinear
 from zloss.layers.gradient import RecordedGradient
 from zloss.layers.supervisor import RefusedStepError
 from zloss.optim import relative_rate
-from zloss.optim.groups import NOTES, check_parameters, listed, saved_groups
-
-# Options in the state dict of another optimizer that we must not ignore. Its other options mean nothing without these.
-_FOREIGN_OPTIONS = {"momentum", "nesterov", "maximize", "betas", "weight_decay"}
-
-
-class PlainSGD(Optimizer):
-    """An optimizer that does `parameter -= lr * gradient` in some form, group by group."""
-
-    options: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
-    _names: ClassVar[tuple[str, ...]] = ()  # by which users give them, if these differ
-    _instead: ClassVar[str] = "the optimizers of torch.optim have others"
-
-    @overload
-    def step(self, closure: None = None) -> None: ...
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Take a step with every gradient that exists. The step uses up the recorded gradient of a factored layer."""
-        loss = None
-        check_callable("closure", closure, or_none=True)
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        self._descend_all()
-        return loss
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters with options of their own."""
-        check_mapping("param_group", param_group)
-        known = {"params", *self.options, *NOTES}
-        self._refuse(name for name in param_group if name not in known)
-        _check_rates_of(self.defaults | param_group)
-        given = param_group.get("params")
-        params = [given] if isinstance(given, Tensor) else listed(given)
-        before = {parameter for group in self.param_groups for parameter in group["params"]}
-        check_parameters(params, before)
-        super().add_param_group({**param_group, "params": params})
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the options. The state of a `torch.optim.SGD` will do, unless it uses options that are missing here."""
-        foreign = _FOREIGN_OPTIONS.difference(self.options)
-        for group in saved_groups(state_dict, self.param_groups):
-            self._refuse(name for name, value in group.items() if name in foreign and value)
-            if missing := ", ".join(name for name in self.options if name not in group):
-                raise ValueError(f"state_dict has a group without {missing}")
-            _check_rates_of(group)
-        super().load_state_dict(state_dict)
-
-    def _refuse(self, names: Iterable[str]) -> None:
-        if refused := ", ".join(names):
-            names = " and ".join(self._names or self.options)
-            raise ValueError(f"{type(self).__name__} has {names}, got {refused}: {self._instead}")
-
-    def _descend_all(self) -> None:
-        for group in self.param_groups:  # all of them, before any parameter has changed
-            _check_rates_of(group)
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                self._descend(parameter, group)
-
-    def _descend(self, parameter: Tensor, group: dict[str, Any]) -> None:
-        raise NotImplementedError
+from zloss.optim.groups import listed, saved_groups
+from zloss.optim.plain_sgd import PlainSGD
+from zloss.optim.row_rules import (
+    ROW_OPTIONS,
+    adopt_row_options,
+    check_row_options,
+    check_saved_squares,
+    row_rule,
+)
 
 
 class FactoredSGD(PlainSGD):
@@ -97,6 +39,15 @@ class FactoredSGD(PlainSGD):
     size: see `docs/guides/loss-and-rates.md`. A relative rate of 0.1 means that the first step changes W by a tenth of
     its norm. That fixes lr for all later steps, up to the factors of a schedule. It is kept in the state dict.
 
+    Looked-up rows (`FactoredLinear.rows`, `TiedEmbedding`) are part of this step. With `row_lr` they follow a rule of
+    their own, row-wise Adagrad, which has one number per class. The sum s of the gradients of all look-ups of a class
+    changes its row by
+
+        squares = squares + mean(s^2)
+        W[c] = W[c] - row_lr * s / (sqrt(squares) + row_eps)
+
+    and the rest of the step is as above. Clipping comes before the rule. The squares are in `state_dict()`.
+
     Args:
         layers: a layer, several layers, or parameter groups `{"layers": [...], "lr": ...}`.
         lr: the learning rate of `torch.optim.SGD`.
@@ -104,6 +55,9 @@ class FactoredSGD(PlainSGD):
             loss that does not change if all activations are multiplied by a number, such as `ZLoss`. In
             `param_groups` it is the number `lr`, which schedulers change.
         weight_decay: the L2 penalty, added to the gradient as `weight_decay * W`.
+        row_lr: the learning rate of the rule for looked-up rows; None for plain SGD. Start from 0.3. It belongs to the
+            rate that is given here: where a schedule changes the learning rate, it changes both in proportion.
+        row_eps: the number that keeps the first steps of tiny gradients small, > 0.
         others: options of other optimizers, such as momentum. They are refused, with advice on what to use instead.
 
     >>> layer = zloss.FactoredLinear(8, 1000)
@@ -112,10 +66,14 @@ class FactoredSGD(PlainSGD):
     >>> zloss.ZLoss(a=0.1, b=10)(layer(torch.randn(4, 8), torch.tensor([1, 2, 3, 4]))).backward()
     >>> optimizer.step()
     >>> scheduler.step()
+
+    Tied embeddings and explicit scores by row-wise Adagrad, beside the Z-loss by SGD:
+
+    >>> optimizer = FactoredSGD(layer, row_lr=0.3)
     """
 
-    options = ("lr", "is_relative", "weight_decay")
-    _names = ("lr or relative_lr", "weight_decay")
+    options = ("lr", "is_relative", "weight_decay", *ROW_OPTIONS)
+    _shown_options = "lr or relative_lr, weight_decay, row_lr and row_eps"
     _instead = "momentum and adaptive rates need a dense gradient, which GramLinear under an ordinary optimizer has"
     # Asks GradScaler for the two attributes below. They exist while it calls `step`.
     _step_supports_amp_scaling = True
@@ -129,6 +87,8 @@ class FactoredSGD(PlainSGD):
         *,
         relative_lr: float | None = None,
         weight_decay: float = 0.0,
+        row_lr: float | None = None,
+        row_eps: float = 1e-10,
         **others: Any,
     ) -> None:
         self._refuse(others)
@@ -140,7 +100,8 @@ class FactoredSGD(PlainSGD):
             raise ValueError("FactoredSGD got no layers")
         if not isinstance(groups[0], dict):
             groups = [{"layers": groups}]
-        super().__init__(groups, {**rate, "weight_decay": weight_decay})
+        own = {"weight_decay": weight_decay, "row_lr": row_lr, "row_eps": row_eps}
+        super().__init__(groups, rate | own)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add layers, given as `{"layers": [...]}`, with options of their own."""
@@ -173,13 +134,19 @@ class FactoredSGD(PlainSGD):
                 )
         super().add_param_group(group | {"params": [layer.V for layer in layers]})
         self._layers |= {layer.V: layer for layer in layers}
+        self.param_groups[-1]["first_lr"] = float(self.param_groups[-1]["lr"])
         self._attach(layers)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the options, and the units of relative rates. The lr of a `torch.optim.SGD` is an absolute one."""
-        saved = saved_groups(state_dict, self.param_groups)
+        """Load the options, the units of relative rates and the squares of looked-up rows.
+
+        The state of a `torch.optim.SGD` will do. Its lr is an absolute one.
+        """
+        own, saved = self.param_groups, saved_groups(state_dict, self.param_groups)
         groups = [{"is_relative": False} | group for group in saved]
-        relative_rate.check_saved(groups, state_dict["state"].values())
+        for group, before in zip(groups, own, strict=True):
+            adopt_row_options(group, before)
+        check_saved_state(groups, own, state_dict["state"])
         super().load_state_dict({**state_dict, "param_groups": groups})
 
     @property
@@ -251,23 +218,29 @@ class FactoredSGD(PlainSGD):
     def _find_units(self) -> None:
         """Find the units of relative rates for layers that take their first step."""
         for group in self.param_groups:
-            for parameter in group["params"] if group["is_relative"] else ():
+            own = [one for one in group["params"] if one in self._layers]
+            for parameter in own if group["is_relative"] else ():
                 if relative_rate.UNIT not in self.state.get(parameter, {}):
-                    unit = relative_rate.unit_of(self._layers[parameter])
+                    has_row_rule = group["row_lr"] is not None
+                    unit = relative_rate.unit_of(
+                        self._layers[parameter], counts_rows=not has_row_rule
+                    )
                     if unit is not None:
                         self.state[parameter][relative_rate.UNIT] = unit
 
+    def _check_group(self, group: dict[str, Any]) -> None:
+        super()._check_group(group)
+        check_row_options(group)
+
     def _descend(self, parameter: Tensor, group: dict[str, Any]) -> None:
-        # Without a unit, the gradient is zero, or the layer refuses it.
-        unit = (
-            self.state.get(parameter, {}).get(relative_rate.UNIT, 0.0)
-            if group["is_relative"]
-            else 1.0
-        )
+        unit = 1.0
+        if group["is_relative"]:
+            # Without a unit, the gradient is zero, or the layer refuses it.
+            unit = self.state.get(parameter, {}).get(relative_rate.UNIT, 0.0)
+        rule = row_rule(parameter, self.state, group, unit)
+        lr, weight_decay = float(group["lr"]) * unit, group["weight_decay"]
         try:
-            self._layers[parameter].step_(
-                float(group["lr"]) * unit, weight_decay=group["weight_decay"]
-            )
+            self._layers[parameter].step_(lr, weight_decay=weight_decay, row_rule=rule)
         except RefusedStepError as error:
             if group["is_relative"] and unit > 0:
                 error.add_note(
@@ -297,5 +270,9 @@ def _is_finite(record: RecordedGradient) -> bool:
     return bool(record.is_finite() & record.target_rows.isfinite().all())
 
 
-def _check_rates_of(group: dict[str, Any]) -> None:
-    check_rates(group["lr"], group.get("weight_decay", 0.0))
+def check_saved_state(
+    saved: list[dict[str, Any]], groups: list[dict[str, Any]], state: dict[Any, Any]
+) -> None:
+    """Refuse groups and states that are not of such layers. `saved` has numbers where `groups` has parameters."""
+    relative_rate.check_saved(saved, state.values())
+    check_saved_squares(saved, groups, state)

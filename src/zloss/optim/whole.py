@@ -5,7 +5,7 @@ They share their parameter groups and their state with the one outside, as the s
 
     Optimizer                 param_groups: all groups          state: one mapping
       trunk                   an optimizer of torch for the parameters of all other layers
-      heads                   plain SGD for each head with row-sparse gradients
+      heads                   for each head with row-sparse gradients, the optimizer that suits it
       FactoredSGD             for every FactoredLinear; its groups hold V and the mark of each layer
 
 The marks have the norms of the factored gradients. So whatever clips, unscales or zeroes the gradients of all groups
@@ -23,7 +23,7 @@ from zloss.layers import FactoredLinear
 from zloss.layers.factored import living_layers
 from zloss.layers.mark import GradientMark
 from zloss.optim.groups import listed, saved_groups
-from zloss.optim.sgd import FactoredSGD
+from zloss.optim.sgd import FactoredSGD, check_saved_state
 
 
 @runtime_checkable
@@ -32,8 +32,10 @@ class RowSparse(Protocol):
 
     is_row_sparse: bool
 
-    def sgd(self, lr: float, *, weight_decay: float = 0.0) -> torch.optim.Optimizer:
-        """Return plain SGD for all parameters."""
+    def optimizer(
+        self, *, lr: float | None = None, weight_decay: float = 0.0
+    ) -> torch.optim.Optimizer:
+        """Return the optimizer that suits the head, for all parameters."""
 
 
 class MarkedSGD(FactoredSGD):
@@ -72,18 +74,20 @@ class Optimizer(torch.optim.Optimizer):
     checkpoints, Lightning, the `Trainer` of transformers and Accelerate need no special lines. Clipping takes the one
     norm of all gradients, with that of the whole C x H matrix.
 
-    Each `FactoredLinear` in the model gets `FactoredSGD`. Each head with row-sparse gradients gets its own plain SGD.
-    The trunk is everything else. A loop over `param_groups` finds the groups of the trunk first.
+    Each `FactoredLinear` in the model gets `FactoredSGD`. Each head with row-sparse gradients makes its optimizer, by
+    `head.optimizer()`. The trunk is everything else. A loop over `param_groups` finds the groups of the trunk first.
 
     Args:
         model: the model, or several modules.
         trunk: an optimizer class of `torch.optim`, or a function that makes an optimizer from a list of parameters.
-        output_lr: the learning rate of the output layers.
+        output_lr: the learning rate of the output layers. Without it, they have their own defaults.
+        output_relative_lr: `relative_lr` of `FactoredSGD`, in the place of `output_lr`.
         output_weight_decay: the weight decay of the output layers.
+        output_row_lr: `row_lr` of `FactoredSGD`, for rows that the network looks up.
         options: for the optimizer of the trunk, such as `lr` and `weight_decay`.
 
     >>> model = nn.Sequential(nn.Linear(5, 8), zloss.FactoredLinear(8, 1000))
-    >>> optimizer = Optimizer(model, torch.optim.AdamW, lr=1e-3, weight_decay=0.1, output_lr=50.0)
+    >>> optimizer = Optimizer(model, torch.optim.AdamW, lr=1e-3, weight_decay=0.1)
     >>> scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=100)
     >>> loss = zloss.ZLoss(a=0.1, b=10)(model[1](model[0](torch.randn(4, 5)), torch.tensor([1, 2, 3, 4])))
     >>> loss.backward()
@@ -98,7 +102,7 @@ class Optimizer(torch.optim.Optimizer):
     ...     groups = [{"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.1}]
     ...     groups += [{"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0}]
     ...     return torch.optim.AdamW(groups, lr=1e-3)
-    >>> optimizer = Optimizer(model, trunk, output_lr=50.0)
+    >>> optimizer = Optimizer(model, trunk)
     """
 
     def __init__(
@@ -107,7 +111,9 @@ class Optimizer(torch.optim.Optimizer):
         trunk: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
         *,
         output_lr: float | None = None,
+        output_relative_lr: float | None = None,
         output_weight_decay: float = 0.0,
+        output_row_lr: float | None = None,
         **options: Any,
     ) -> None:
         check_callable("trunk", trunk)
@@ -117,15 +123,16 @@ class Optimizer(torch.optim.Optimizer):
         heads = [one for one in modules if isinstance(one, RowSparse) and one.is_row_sparse]
         own = {p for output in (*layers, *heads) for p in output.parameters()}
         named = {p: name for one in models for name, p in one.named_parameters() if p not in own}
-        _check_output_lr(output_lr, output_weight_decay, has_outputs=bool(own))
+        factored = {"relative_lr": output_relative_lr, "row_lr": output_row_lr}
+        rates = {"lr": output_lr, "weight_decay": output_weight_decay}
+        _check_outputs(rates | factored, has_layers=bool(layers), has_outputs=bool(own))
         # In the order of their groups. Steps are taken in the opposite order.
         self._optimizers: list[torch.optim.Optimizer] = []
         if named:
             self._optimizers.append(_checked_trunk(trunk(list(named), **options), named))
-        if own:
-            decay: dict[str, Any] = {"weight_decay": output_weight_decay}
-            self._optimizers += [head.sgd(output_lr, **decay) for head in heads]
-            self._optimizers += [MarkedSGD(layers, output_lr, **decay)] if layers else []
+        self._optimizers += [head.optimizer(**rates) for head in heads]
+        if layers:
+            self._optimizers.append(MarkedSGD(layers, **rates, **factored))
         self._owners: list[int] = []  # of each group: the number of its optimizer
         super().__init__([g for inner in self._optimizers for g in inner.param_groups], {})
         self._share()
@@ -133,12 +140,15 @@ class Optimizer(torch.optim.Optimizer):
     @property
     def layers(self) -> list[FactoredLinear]:
         """The factored layers that this optimizer trains."""
-        return [
-            layer
-            for inner in self._optimizers
-            if isinstance(inner, FactoredSGD)
-            for layer in inner.layers
-        ]
+        return [layer for inner in self._of_layers() for layer in inner.layers]
+
+    @property
+    def units(self) -> list[float | None]:
+        """The units of the relative rates of all layers: see `FactoredSGD.units`."""
+        return [unit for inner in self._of_layers() for unit in inner.units]
+
+    def _of_layers(self) -> list[FactoredSGD]:
+        return [inner for inner in self._optimizers if isinstance(inner, FactoredSGD)]
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -197,8 +207,10 @@ class Optimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the options and the state of a `zloss.Optimizer` for such a model."""
-        for group in saved_groups(state_dict, self.param_groups):
+        saved = saved_groups(state_dict, self.param_groups)
+        for group in saved:
             check_rates(group.get("lr"), group.get("weight_decay", 0.0))
+        check_saved_state(saved, self.param_groups, state_dict["state"])
         super().load_state_dict(state_dict)
 
     def _share(self) -> None:
@@ -228,16 +240,19 @@ def _checked_models(model: Any) -> list[nn.Module]:
     return models
 
 
-def _check_output_lr(lr: float | None, weight_decay: float, *, has_outputs: bool) -> None:
-    if not has_outputs and (lr is not None or weight_decay != 0):
+def _check_outputs(rates: dict[str, Any], *, has_layers: bool, has_outputs: bool) -> None:
+    """Refuse rates of output layers that the model does not have."""
+    given = {name for name, value in rates.items() if value not in (None, 0.0)}
+    if given and not has_outputs:
         raise ValueError(
-            "output_lr and output_weight_decay are for FactoredLinear layers and for heads with row-sparse gradients, "
-            "and the model has none: leave them out"
+            f"the model has no FactoredLinear layer and no head with row-sparse gradients: leave out {_names_of(given)}"
         )
-    if has_outputs and lr is None:
-        raise ValueError("output_lr is missing: the learning rate of the output layers, plain SGD")
-    if lr is not None:
-        check_rates(lr, weight_decay)
+    if (lost := given & {"relative_lr", "row_lr"}) and not has_layers:
+        raise ValueError(f"the model has no FactoredLinear layer: leave out {_names_of(lost)}")
+
+
+def _names_of(rates: set[str]) -> str:
+    return " and ".join(f"output_{name}" for name in sorted(rates))
 
 
 def _checked_trunk(trunk: Any, named: dict[Tensor, str]) -> torch.optim.Optimizer:

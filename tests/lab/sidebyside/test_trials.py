@@ -40,6 +40,7 @@ UNSUITED: dict[str, dict[str, Any]] = {
         "head": {"head": "sampled"},
     },
     "network.head.bias must be false": {"head": {"bias": True}},
+    "network.head.balance must be 0": {"head": {"balance": 0.5}},
     "network.head.reduction must be 'mean', got 'sum'": {"head": {"reduction": "sum"}},
     "network.precision must be 'float32' or 'tf32', got 'bf16'": {"network": {"precision": "bf16"}},
     "training.optimizer must be 'sgd', got 'adam'": {"optimizer": "adam"},

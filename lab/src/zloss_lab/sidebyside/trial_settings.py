@@ -74,6 +74,7 @@ def _check_trial(experiment: Experiment) -> None:
             f"network.head.head must be one of {', '.join(STACKABLE_HEADS)}, got {head.head!r}",
         ),
         (not head.options.get("bias"), "network.head.bias must be false"),
+        (not head.options.get("balance"), "network.head.balance must be 0"),
         (
             head.reduction == "mean",
             f"network.head.reduction must be 'mean', got {head.reduction!r}",
