@@ -289,7 +289,7 @@ def test_output_layers_have_their_own_defaults() -> None:
     assert all(unit is not None and unit > 0 for unit in optimizer.units)
     twin = copy.deepcopy(model)
     again = zloss.Optimizer(twin, torch.optim.Adam, lr=1e-2, output_row_lr=0.3)
-    again.load_state_dict(optimizer.state_dict())
+    again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     assert again.units == optimizer.units
     for each, own in ((model, optimizer), (twin, again)):
         torch.manual_seed(3)  # of the batches
