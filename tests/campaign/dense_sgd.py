@@ -61,14 +61,22 @@ class DenseSGD:
         weight: the initial weights, (C, H).
         dtype: the dtype of all arithmetic.
         order: a permutation of the hidden units. It changes nothing but the rounding.
+        adds_at_once: add up the examples of all backward passes in one product, and not pass by pass. A long sum in
+            float32 loses small terms beside large ones, so this too changes the rounding alone.
     """
 
     def __init__(
-        self, weight: Tensor, dtype: torch.dtype, *, has_bias: bool, order: Tensor
+        self,
+        weight: Tensor,
+        dtype: torch.dtype,
+        *,
+        has_bias: bool,
+        order: Tensor,
+        adds_at_once: bool = False,
     ) -> None:
-        self.order, self.has_bias = order, has_bias
+        self.order, self.has_bias, self.adds_at_once = order, has_bias, adds_at_once
         self._weight = weight.to(dtype)[:, order].clone()
-        self._grad = torch.zeros_like(self._weight)
+        self._passes: list[tuple[Tensor, Tensor]] = []  # (B, C) gradients, (B, H) inputs
 
     @property
     def weight(self) -> Tensor:  # (C, H)
@@ -85,11 +93,11 @@ class DenseSGD:
     def backward(self, batch: Batch) -> Passed:
         """Add the gradient of a batch."""
         h = batch.h.to(self._weight.dtype, copy=True).requires_grad_()
-        weight = self._weight.clone().requires_grad_()
         inputs = torch.cat([h, torch.ones_like(h[:, :1])], dim=1) if self.has_bias else h
+        inputs = inputs[:, self.order]
         target = batch.target if batch.target.dim() == 2 else batch.target[:, None]
         valid = target != IGNORED
-        activations = inputs[:, self.order] @ weight.T
+        activations = inputs @ self._weight.T
         activations.retain_grad()
         values = torch.where(valid, losses(batch.loss, activations, target), 0)
         per_example = values.sum(1) / valid.sum(1).clamp_min(1)
@@ -99,25 +107,32 @@ class DenseSGD:
         if batch.reduction == "mean":
             total = total / valid.any(1).sum().clamp_min(1)
         (batch.scale * total).backward()
-        assert weight.grad is not None
         assert h.grad is not None
         assert activations.grad is not None
-        self._grad += weight.grad
+        self._passes.append((activations.grad, inputs.detach()))
         return Passed(total.detach(), h.grad, float(activations.grad.norm() * self._weight.norm()))
 
     def grad_norm(self) -> float:
         """Return the norm of the gradient."""
-        return float(self._grad.norm())
+        return float(self._gradient().norm())
 
     def clip(self, max_norm: float) -> None:
         """Scale the gradient down to a norm."""
-        self._grad *= min(1.0, max_norm / (self.grad_norm() + 1e-6))
+        factor = min(1.0, max_norm / (self.grad_norm() + 1e-6))
+        self._passes = [(factor * grad, inputs) for grad, inputs in self._passes]
 
     def step(self, lr: float, weight_decay: float) -> None:
         """Take the step of the gradient, and zero it."""
-        self._weight -= lr * (self._grad + weight_decay * self._weight)
+        self._weight -= lr * (self._gradient() + weight_decay * self._weight)
         self.zero_grad()
 
     def zero_grad(self) -> None:
         """Drop the gradient."""
-        self._grad.zero_()
+        self._passes = []
+
+    def _gradient(self) -> Tensor:  # (C, H)
+        passes = self._passes
+        if self.adds_at_once and passes:
+            grads, inputs = zip(*passes, strict=True)
+            passes = [(torch.cat(grads), torch.cat(inputs))]
+        return sum((grad.T @ inputs for grad, inputs in passes), torch.zeros_like(self._weight))

@@ -2,7 +2,7 @@
 
 After every change of the weights the layer is compared with the judge, a dense float64 SGD. In float64 it must agree to
 1e-8. A float32 layer is measured by rulers: dense float32 layers that go through the same sequence. They differ in the
-order of their sums alone. A sequence ends where the rulers have lost their digits, as training may be chaotic.
+order of their sums alone, over hidden units and over examples. A sequence ends where the rulers have lost their digits, as training may be chaotic.
 """
 
 import copy
@@ -65,7 +65,10 @@ class Sequence:
         orders = [torch.randperm(width, generator=generator) for _ in range(number)]
         make = partial(DenseSGD, weight.double(), has_bias=self.has_bias)
         self.judge = make(torch.float64, order=torch.arange(width))
-        self.rulers = [make(dtype, order=order) for order in orders]
+        self.rulers = [
+            make(dtype, order=order, adds_at_once=number % 2 == 1)
+            for number, order in enumerate(orders)
+        ]
         self.recorded = 0
         self.worst = 0.0  # the error as a multiple of the worst ruler's
         self.past: list[str] = []

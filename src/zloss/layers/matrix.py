@@ -18,7 +18,7 @@ from torch import Tensor
 from zloss.layers.gradient import RecordedGradient
 from zloss.layers.storage import Scratch, Stamp, Storage, stamp_of
 from zloss.layers.update import Factors
-from zloss.precision import exact_products
+from zloss.precision import exact_products, finest_dtype
 from zloss.streams import must_not_wait
 
 # How well the factors must fit V: far above rounding and drift, far below the misfit of averaged factors.
@@ -44,8 +44,9 @@ class FactoredMatrix:
 
     @property
     def pass_dtype(self) -> torch.dtype:
-        """The dtype of products in passes over all rows. On a CPU they are rare enough for the dtype of the state."""
-        return self.factors.U.dtype if self.rows.device.type == "cpu" else self.product_dtype
+        """The dtype of products in passes over all rows. On a CPU they are rare enough for the finest one."""
+        device = self.rows.device
+        return finest_dtype(device) if device.type == "cpu" else self.product_dtype
 
     def stamps(self) -> tuple[Stamp, ...]:
         """Return what changes when torch writes to V or to a factor; the first stamp is that of V."""
@@ -59,8 +60,9 @@ class FactoredMatrix:
     def plain_factors(self, pivot: Tensor | None = None) -> Factors:
         """Return the factors with which V alone is W; a `pivot` near the mean row saves one of two passes."""
         with exact_products(self.rows.device.type):
-            dtype = self.factors.U.dtype
-            wbar, gram = centred_moments(self.rows, dtype, self.pass_dtype, pivot=pivot)
+            finest = finest_dtype(self.rows.device)  # sums over all classes, whatever the state has
+            moments = centred_moments(self.rows, finest, self.pass_dtype, pivot=pivot)
+        wbar, gram = (moment.to(self.factors.U.dtype) for moment in moments)
         identity = torch.eye(len(wbar), dtype=wbar.dtype, device=wbar.device)
         return Factors(identity, identity.clone(), torch.zeros_like(wbar), wbar, gram)
 
