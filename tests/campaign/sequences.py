@@ -2,7 +2,8 @@
 
 After every change of the weights the layer is compared with the judge, a dense float64 SGD. In float64 it must agree to
 1e-8. A float32 layer is measured by rulers: dense float32 layers that go through the same sequence. They differ in the
-order of their sums alone, over hidden units and over examples. A sequence ends where the rulers have lost their digits, as training may be chaotic.
+order of their sums alone, over hidden units and over examples. A sequence ends where the rulers have lost their digits,
+as training may be chaotic.
 """
 
 import copy
