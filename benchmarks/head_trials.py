@@ -46,7 +46,7 @@ class Setting:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def built(self, data: Splits) -> zloss.Head:
-        """Return a new head for a corpus. An `a` of None is the one that the guides advise for the corpus."""
+        """Return a new head for a corpus. The option `a_factor` multiplies the `a` that the guides advise."""
         options = dict(self.options)
         if self.loss == "z_loss":
             options["a"] = options.get("a_factor", 1.0) * advised_a(data)
@@ -157,10 +157,11 @@ def _train(
     for inputs, target in stream:
         loss = head(reader(inputs), target)
         loss.backward()
-        for each in (*optimizers, *schedules):
-            each.step()
         for optimizer in optimizers:
+            optimizer.step()
             optimizer.zero_grad()
+        for schedule in schedules:
+            schedule.step()
         losses.append(loss.detach())
     last = torch.stack(losses[-max(1, steps // 10) :]).mean()
     return last.item() if last.isfinite() else None

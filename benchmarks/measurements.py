@@ -50,9 +50,13 @@ class Measurements:
         """Return the records of all runs, for tables that say which run a number is from."""
         return self._records(kind, suite, device)
 
+    def layer_runs(self, suite: str, device: str) -> Iterator[Sequence[LayerRecord]]:
+        """Yield the runs of steps of the output layer, the latest first."""
+        return (read_records_as(LayerRecord, path) for path in self._paths(suite, device))
+
     def latest(self, suite: str, device: str) -> Sequence[LayerRecord]:
         """Return the latest run of steps of the output layer, or an empty one."""
-        return next((read_records_as(LayerRecord, path) for path in self._paths(suite, device)), [])
+        return next(self.layer_runs(suite, device), [])
 
     def long_runs(self, device: str) -> list[LongRunRecord]:
         """Return the records of `benchmarks.long_run`."""

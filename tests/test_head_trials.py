@@ -50,7 +50,7 @@ def test_every_head_has_the_same_number_of_trials(name: str) -> None:
         ) -> float:
             return scores.setdefault(trial_key("ptb", setting, 1, 0), chance.random())
 
-        best = search(name, score)
+        best = search(name, score, stages=5)
         assert len(scores) == 13
         assert scores[trial_key("ptb", best, 1, 0)] == max(scores.values())
 

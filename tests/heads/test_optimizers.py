@@ -182,7 +182,7 @@ def test_a_head_of_a_user_has_no_measured_optimizer() -> None:
     head = Own()
     for arguments in ({}, {"lr": 0.1}, {"name": "adam"}):
         with pytest.raises(ValueError, match="no optimizer was measured for this Own"):
-            head.optimizer(**arguments)  # type: ignore[arg-type]
+            head.optimizer(**arguments)
     assert isinstance(head.optimizer("adam", lr=0.1), torch.optim.Adam)
 
 
