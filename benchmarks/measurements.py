@@ -26,8 +26,8 @@ from zloss_lab.records import AnyRecordable, read_records, read_records_as
 Step = dict[str, Any]
 AnyBenchRecord = TypeVar("AnyBenchRecord", bound=BenchRecord)
 
-# Runs after those in `FILES`. A head was made faster on its own; the first benchmark of all has what was not measured
-# since; some numbers of samples were measured beside other work.
+# Runs after those in `FILES`. A head was made faster on its own. The first benchmark of all has what was not measured
+# since. Some numbers of samples were measured beside other work.
 _OLDER_FILES = {"output": ("adaptive", "output_layer", "samples"), "gram": ("output_layer",)}
 # The kind of records of a suite, if it does not measure steps of the output layer.
 _KINDS: dict[str, type[HeadRecord]] = {"model": NetworkRecord, "eval": RankingRecord}
