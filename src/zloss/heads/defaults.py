@@ -23,6 +23,6 @@ GRAM = HeadDefaults("adam", 0.003)
 DENSE = HeadDefaults("adam", 0.003)
 HIERARCHICAL = HeadDefaults("adam", 0.003)
 ADAPTIVE = HeadDefaults("adam", 0.003)
-SAMPLED = HeadDefaults("adam", 0.003)
+SAMPLED = HeadDefaults("adam", 0.01)
 NCE = HeadDefaults("adam", 0.003)
 NUM_SAMPLES = 512  # S of the sampled softmax and of NCE, for any number of classes

@@ -165,9 +165,9 @@ class Head(nn.Module, ABC):
 
         >>> head = zloss.SampledSoftmax(16, 100_000)
         >>> head.defaults
-        HeadDefaults(optimizer='adam', lr=0.003)
+        HeadDefaults(optimizer='adam', lr=0.01)
         >>> optimizer = head.optimizer()
-        >>> faster = head.optimizer(lr=0.01)
+        >>> slower = head.optimizer(lr=0.001)
         >>> plain = head.optimizer("sgd", lr=10.0)
         """
         name, lr = self._measured(name, lr)
