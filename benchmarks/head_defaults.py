@@ -32,6 +32,7 @@ from zloss_lab.records import provenance, read_records_as, write_records
 RECORDS = Path(__file__).parent / "records" / "head_defaults.cpu.jsonl"
 CHOOSING: Sequence[CorpusName] = ("ptb", "yoochoose")
 CHECKING: Sequence[CorpusName] = ("citeulike", "diginetica")
+CHECK_TIMES: Mapping[CorpusName, int] = {"citeulike": 1, "diginetica": 2}
 SAMPLES = (256, 512, 1024, 8192)  # the numbers S that are compared
 _ADAPTIVE_RATES: Mapping[OptimizerName, Sequence[float]] = {
     "adagrad": (0.1, 0.5),
@@ -51,6 +52,7 @@ _SEARCHED, _TESTED = 0, 1  # seeds
 LONGER = ("sampled",)
 _ALL_STAGES, _FEW_STAGES = 5, 1
 _TIMES = 4
+_LONG = 8
 
 
 def _first(head: str, loss: str = "softmax", **options: Any) -> Setting:
@@ -247,10 +249,26 @@ def run_choice(name: str, trials: Trials) -> None:
 
 def check_choice(name: str, trials: Trials) -> None:
     """Look at the default of a head, and at other settings, on the corpora that did not choose it."""
-    best = choose(name, trials)
     for corpus in CHECKING:
-        for setting in [best, *other_rates(best), *([FORMER] if name == "sampled" else [])]:
-            trials.trial(corpus, setting, seed=_TESTED, tests=True)
+        for setting in checked(choose(name, trials), corpus):
+            trials.trial(corpus, setting, times=CHECK_TIMES[corpus], seed=_TESTED, tests=True)
+    if name == "sampled":
+        trials.trial("citeulike", FORMER, seed=_TESTED, tests=True)
+        for setting in long_checked(choose(name, trials)):
+            trials.trial("diginetica", setting, times=_LONG, seed=_TESTED, tests=True)
+
+
+def long_checked(best: Setting) -> list[Setting]:
+    """Return Adam and SGD for trainings on Diginetica that are long enough to visit its rows some times."""
+    adam, *_, plain = checked(best, "diginetica")
+    return [adam, plain]
+
+
+def checked(best: Setting, corpus: CorpusName) -> list[Setting]:
+    """Return the default and the settings beside it. At the fast rate of the trunk, networks for Diginetica die."""
+    if corpus == "diginetica":
+        best = replace(best, trunk_lr=3e-3)
+    return [best, *other_rates(best)]
 
 
 def main() -> None:

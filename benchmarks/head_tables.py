@@ -6,6 +6,7 @@ from math import exp
 from pathlib import Path
 
 from benchmarks.head_defaults import (
+    CHECK_TIMES,
     CHECKING,
     CHOOSING,
     HEADS,
@@ -14,11 +15,11 @@ from benchmarks.head_defaults import (
     TimeUp,
     Trials,
     biases,
+    checked,
     choose,
     first_settings,
     joint_score,
     last_change,
-    other_rates,
     scales,
     search,
     trunk_rates,
@@ -71,14 +72,18 @@ def _cells(name: str, trials: Trials) -> list[str]:
     except TimeUp:
         return [NOT_RUN] * (1 + len(CHOOSING) + len(CHECKING))
     cells = [described(best)]
-    for corpus in (*CHOOSING, *CHECKING):
-        settings = [best, *(other_rates(best) if corpus in CHECKING else [])]
-        found = [one for setting in settings if (one := trials.recorded(corpus, setting, seed=1))]
-        if len(found) < len(settings):
+    for corpus in CHOOSING:
+        found = trials.recorded(corpus, best, seed=1)
+        cells.append(tested(found) if found else NOT_RUN)
+    for corpus in CHECKING:
+        times, settings = CHECK_TIMES[corpus], checked(best, corpus)
+        trained = [trials.recorded(corpus, one, times=times, seed=1) for one in settings]
+        measured = [one for one in trained if one]
+        if len(measured) < len(settings):
             cells.append(NOT_RUN)
             continue
-        scores = [tested(found[0]), tested(max(found, key=lambda one: one.score))]
-        cells.append(", ".join(scores[: 2 if corpus in CHECKING else 1]))
+        top = max(measured, key=lambda one: one.score)
+        cells.append(f"{tested(measured[0])}, {tested(top)} ({named(top.setting)})")
     return cells
 
 

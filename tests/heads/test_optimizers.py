@@ -150,7 +150,7 @@ def test_bad_arguments_are_refused(case: HeadCase) -> None:
         measured = None if head.defaults is None else head.defaults.optimizer
         if name != measured:
             with pytest.raises(
-                ValueError, match=r"lr is missing|no optimizer was measured|GramLinear"
+                ValueError, match=r"lr is missing|has no default optimizer|GramLinear"
             ):
                 head.optimizer(name)
 
@@ -169,7 +169,7 @@ def test_a_factored_head_has_sgd_only(case: HeadCase, name: OptimizerName) -> No
         case.made().optimizer(name, lr=0.1)
 
 
-def test_a_head_of_a_user_has_no_measured_optimizer() -> None:
+def test_a_head_of_a_user_has_no_default_optimizer() -> None:
     class Own(zloss.Head):
         """A head that nobody has measured."""
 
@@ -181,7 +181,7 @@ def test_a_head_of_a_user_has_no_measured_optimizer() -> None:
 
     head = Own()
     for arguments in ({}, {"lr": 0.1}, {"name": "adam"}):
-        with pytest.raises(ValueError, match="no optimizer was measured for this Own"):
+        with pytest.raises(ValueError, match="this Own has no default optimizer"):
             head.optimizer(**arguments)
     assert isinstance(head.optimizer("adam", lr=0.1), torch.optim.Adam)
 

@@ -86,7 +86,7 @@ class SphericalOutput(Head):
     ) -> Optimizer:
         """Return an optimizer for all parameters. For a factored layer it is `FactoredSGD`: nothing else can train it.
 
-        The rate of plain SGD has been measured for the Z-loss only. For other losses on a factored layer, give `lr`.
+        The rate of plain SGD was measured for the Z-loss only. For other losses on a factored layer, give `lr`.
         """
         if not isinstance(self.layer, FactoredLinear):
             return super().optimizer(name, lr=lr, weight_decay=weight_decay)
@@ -95,5 +95,5 @@ class SphericalOutput(Head):
                 f"a factored layer takes the exact step of plain SGD and has no gradient for {shown(name)}: use "
                 'head.optimizer("sgd"), or GramLinear (head="gram") for other optimizers'
             )
-        _, lr = self._measured("sgd", lr)
+        _, lr = self._completed("sgd", lr)
         return FactoredSGD(self.layer, lr, weight_decay=weight_decay)
