@@ -6,6 +6,7 @@ from math import exp
 from pathlib import Path
 
 from benchmarks.head_defaults import (
+    CHECK_TIMES,
     CHECKING,
     CHOOSING,
     HEADS,
@@ -14,13 +15,15 @@ from benchmarks.head_defaults import (
     TimeUp,
     Trials,
     biases,
+    checked,
     choose,
     first_settings,
     joint_score,
     last_change,
-    other_rates,
+    on_corpus,
     scales,
     search,
+    searched,
     trunk_rates,
     with_samples,
 )
@@ -67,18 +70,23 @@ def head_defaults() -> str:
 def _cells(name: str, trials: Trials) -> list[str]:
     """Return the cells of a head. Settings of the checks are chosen by validation, and shown by their test."""
     try:
-        best = choose(name, trials)
+        best, first = choose(name, trials), searched(name, trials)
     except TimeUp:
         return [NOT_RUN] * (1 + len(CHOOSING) + len(CHECKING))
     cells = [described(best)]
-    for corpus in (*CHOOSING, *CHECKING):
-        settings = [best, *(other_rates(best) if corpus in CHECKING else [])]
-        found = [one for setting in settings if (one := trials.recorded(corpus, setting, seed=1))]
-        if len(found) < len(settings):
+    for corpus in CHOOSING:
+        found = trials.recorded(corpus, best, seed=1)
+        cells.append(tested(found) if found else NOT_RUN)
+    for corpus in CHECKING:
+        times, settings = CHECK_TIMES[corpus], checked(first, corpus)
+        trained = [trials.recorded(corpus, one, times=times, seed=1) for one in settings]
+        measured = [one for one in trained if one]
+        if len(measured) < len(settings):
             cells.append(NOT_RUN)
             continue
-        scores = [tested(found[0]), tested(max(found, key=lambda one: one.score))]
-        cells.append(", ".join(scores[: 2 if corpus in CHECKING else 1]))
+        own = measured[settings.index(on_corpus(best, corpus))]
+        top = max(measured, key=lambda one: one.score)
+        cells.append(f"{tested(own)}, {tested(top)} ({named(top.setting)})")
     return cells
 
 
@@ -138,7 +146,7 @@ def head_samples() -> str:
     """Return scores and times of the sampled softmax with other numbers of samples, each at its best rate."""
     trials = recorded_trials()
     try:
-        best = choose("sampled", trials)
+        best = searched("sampled", trials)
     except TimeUp:
         return NOT_RUN
     rows, pace = [], 0.0

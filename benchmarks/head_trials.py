@@ -46,7 +46,7 @@ class Setting:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def built(self, data: Splits) -> zloss.Head:
-        """Return a new head for a corpus. An `a` of None is the one that the guides advise for the corpus."""
+        """Return a new head for a corpus. The option `a_factor` multiplies the `a` that the guides advise."""
         options = dict(self.options)
         if self.loss == "z_loss":
             options["a"] = options.get("a_factor", 1.0) * advised_a(data)
@@ -157,10 +157,11 @@ def _train(
     for inputs, target in stream:
         loss = head(reader(inputs), target)
         loss.backward()
-        for each in (*optimizers, *schedules):
-            each.step()
         for optimizer in optimizers:
+            optimizer.step()
             optimizer.zero_grad()
+        for schedule in schedules:
+            schedule.step()
         losses.append(loss.detach())
     last = torch.stack(losses[-max(1, steps // 10) :]).mean()
     return last.item() if last.isfinite() else None
@@ -177,9 +178,14 @@ def _scores(reader: torch.nn.Module, head: zloss.Head, examples: Examples) -> di
     )
     if examples.targets.shape[1] > 1:
         return _precisions([(head.topk(reader(inputs), 5)[1], target) for inputs, target in parts])
-    rank = torch.cat([head.rank(reader(inputs), target)[:, 0] for inputs, target in parts])
+    rank = torch.cat([_ranks(head, reader(inputs), target) for inputs, target in parts])
     recalls = {f"recall@{k}": (rank <= k).double().mean().item() for k in (20, 1, 5, 100)}
     return recalls | {"MRR@20": torch.where(rank <= 20, 1 / rank, 0).double().mean().item()}
+
+
+def _ranks(head: zloss.Head, h: Tensor, target: Tensor) -> Tensor:  # (B, H), (B, 1) -> (B,)
+    """Return the ranks of the targets. Where all hidden units are 0 the network is dead, and the rank is the worst."""
+    return torch.where((h == 0).all(1), head.num_classes, head.rank(h, target)[:, 0])
 
 
 def _precisions(found: list[tuple[Tensor, Tensor]]) -> dict[str, float]:

@@ -26,8 +26,8 @@ from zloss_lab.records import AnyRecordable, read_records, read_records_as
 Step = dict[str, Any]
 AnyBenchRecord = TypeVar("AnyBenchRecord", bound=BenchRecord)
 
-# Runs after those in `FILES`. A head was made faster on its own; the first benchmark of all has what was not measured
-# since; some numbers of samples were measured beside other work.
+# Runs after those in `FILES`. A head was made faster on its own. The first benchmark of all has what was not measured
+# since. Some numbers of samples were measured beside other work.
 _OLDER_FILES = {"output": ("adaptive", "output_layer", "samples"), "gram": ("output_layer",)}
 # The kind of records of a suite, if it does not measure steps of the output layer.
 _KINDS: dict[str, type[HeadRecord]] = {"model": NetworkRecord, "eval": RankingRecord}
@@ -50,9 +50,13 @@ class Measurements:
         """Return the records of all runs, for tables that say which run a number is from."""
         return self._records(kind, suite, device)
 
+    def layer_runs(self, suite: str, device: str) -> Iterator[Sequence[LayerRecord]]:
+        """Yield the runs of steps of the output layer, the latest first."""
+        return (read_records_as(LayerRecord, path) for path in self._paths(suite, device))
+
     def latest(self, suite: str, device: str) -> Sequence[LayerRecord]:
         """Return the latest run of steps of the output layer, or an empty one."""
-        return next((read_records_as(LayerRecord, path) for path in self._paths(suite, device)), [])
+        return next(self.layer_runs(suite, device), [])
 
     def long_runs(self, device: str) -> list[LongRunRecord]:
         """Return the records of `benchmarks.long_run`."""

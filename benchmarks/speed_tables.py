@@ -48,7 +48,7 @@ def speed(measured: Measurements) -> str:
 
 def _ratio(measured: Measurements, device: Device, entry: str) -> str:
     """Return the ratio of a head to the factored one, both of the latest run that has both; a star if it is older."""
-    for number_of_run, run in enumerate(measured.runs("output", device)):
+    for number_of_run, run in enumerate(measured.layer_runs("output", device)):
         own, pace = (fastest(run, entries, **LARGEST) for entries in ((entry,), FACTORED_KEYS))
         if own and pace:
             star = "*" if number_of_run else ""

@@ -50,7 +50,7 @@ def test_every_head_has_the_same_number_of_trials(name: str) -> None:
         ) -> float:
             return scores.setdefault(trial_key("ptb", setting, 1, 0), chance.random())
 
-        best = search(name, score)
+        best = search(name, score, stages=5)
         assert len(scores) == 13
         assert scores[trial_key("ptb", best, 1, 0)] == max(scores.values())
 
@@ -112,8 +112,13 @@ DEFAULTS = {
 
 @pytest.mark.parametrize("name", HEADS)
 def test_the_defaults_are_those_of_the_records(name: str) -> None:
-    best = choose(name, head_tables.recorded_trials())
     default = DEFAULTS[name]
+    try:
+        best = choose(name, head_tables.recorded_trials())
+    except TimeUp:
+        assert not default.is_measured
+        return
+    assert default.is_measured
     assert best.optimizer == default.optimizer
     # The trials have absolute rates. Where the default is a relative one, benchmarks/rates.py argues it.
     assert default.is_relative or best.lr == default.lr

@@ -13,7 +13,6 @@ import zloss
 
 # Both compute a few products and one root for each number in float64, in another order.
 assert_close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-15)
-Optimizers = tuple[torch.optim.Optimizer, torch.optim.Optimizer]
 
 
 def made(*shape: int, seed: int = 0) -> nn.Parameter:
@@ -87,7 +86,8 @@ def test_a_sparse_gradient_with_all_rows_steps_as_a_dense_one() -> None:
 
 def test_a_parameter_without_a_gradient_stays() -> None:
     trained, idle = made(3, 2), made(2, 2, seed=1)
-    optimizer = zloss.RowAdam([{"params": [trained]}, {"params": [idle], "lr": 5.0}], 0.1)
+    groups: list[dict[str, Any]] = [{"params": [trained]}, {"params": [idle], "lr": 5.0}]
+    optimizer = zloss.RowAdam(groups, 0.1)
     trained.grad = torch.ones(3, 2, dtype=torch.float64)
     before = idle.detach().clone()
     assert optimizer.step(lambda: 7.0) == 7.0

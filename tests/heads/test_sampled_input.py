@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
+import zloss
 from tests.heads.sampled_problems import (
     CLASSES,
     COUNTS,
@@ -25,8 +26,24 @@ from zloss.heads.samplers import UniformSampler, UnigramSampler
 
 
 def test_number_of_samples_by_default() -> None:
-    for classes, samples in ((2, 1), (10_000, 1250), (10_000_000, 8192)):
-        assert SampledSoftmax(4, classes, device="meta").num_samples == samples
+    for classes in (2, 10_000, 10_000_000):
+        assert SampledSoftmax(4, classes, device="meta").num_samples == 512
+
+
+def test_only_nce_has_a_bias_by_default() -> None:
+    for loss, bias, expected in (
+        ("softmax", None, False),
+        ("nce", None, True),
+        ("softmax", True, True),
+        ("nce", False, False),
+    ):
+        options = {} if bias is None else {"bias": bias}
+        for head in (
+            SampledSoftmax(4, 9, loss=loss, **options),  # type: ignore[arg-type]
+            zloss.HeadConfig(head="sampled", loss=loss, options=options).build(4, 9),
+        ):
+            assert isinstance(head, SampledSoftmax)
+            assert (head.linear.bias is not None) == expected
 
 
 def test_draws_come_from_the_global_generator_unless_one_is_given() -> None:

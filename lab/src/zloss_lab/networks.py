@@ -233,17 +233,13 @@ class NgramNetwork(nn.Module):
         """Return optimizers that together train the whole network. The last one is for the head.
 
         Args:
-            trunk: "sgd" or "adam" for all layers below the head. The embeddings get a variant for row-sparse
-                gradients. Sparse Adam waits for the GPU at every step, so a CUDA graph cannot capture it.
+            trunk: "sgd" or "adam" for all layers below the head. A CUDA graph can capture "sgd" only.
             lr: learning rate of the trunk.
-            output: "sgd", "adagrad" or "adam" for the head, as `Head.optimizer` makes them. A factored head takes "sgd"
-                only.
+            output: "sgd", "adagrad" or "adam" for the head. A factored head takes "sgd" only.
             output_lr: learning rate of the head. The default is the relative rate 1 under a factored Z-loss, else `lr`.
-            weight_decay: weight decay of the hidden layers. The embeddings have none, because it would change every
-                row at every step.
+            weight_decay: weight decay of the hidden layers. The embeddings have none: it would change every row.
             output_weight_decay: weight decay of the head. Heads with row-sparse gradients refuse it.
-            forms_gradients: make gradients of the hidden layers in memory, which clipping needs. Without them SGD is
-                faster.
+            forms_gradients: make gradients of the hidden layers in memory, which clipping needs and SGD does not.
         """
         check_name("optimizer", trunk, get_args(TrunkOptimizer))
         rows, dense = list(self.embedding.parameters()), list(self.layers.parameters())

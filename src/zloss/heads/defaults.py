@@ -1,8 +1,8 @@
-"""The optimizer, the rate and the options with which each head was best, in one place.
+"""The optimizer and the rate of each head, and the number of samples, in one place.
 
-The numbers are measured: `python -m benchmarks.head_defaults` gives every head the same number of trials on two
-corpora and checks its best settings on two others. The guide on heads has the table of the results. The relative rate
-of the factored Z-loss comes from `benchmarks/rates.py` instead.
+Most numbers are measured: `python -m benchmarks.head_defaults` searches for them on two corpora and checks them on two
+others. The guide on heads has the table of the results. `python -m benchmarks.rates` argues the relative rate of the
+factored Z-loss. Where `is_measured` is False, the numbers are usual starts.
 """
 
 from dataclasses import dataclass
@@ -23,13 +23,14 @@ class HeadDefaults:
     optimizer: OptimizerName
     lr: float
     is_relative: bool = False
+    is_measured: bool = True
 
 
 FACTORED_Z_LOSS = HeadDefaults("sgd", relative_rate.DEFAULT, is_relative=True)
-GRAM = HeadDefaults("adam", 0.003)
-DENSE = HeadDefaults("adam", 0.003)
-HIERARCHICAL = HeadDefaults("adam", 0.003)
-ADAPTIVE = HeadDefaults("adam", 0.003)
-SAMPLED = HeadDefaults("adam", 0.003)
-NCE = HeadDefaults("adam", 0.003)
+GRAM = HeadDefaults("adam", 0.003, is_measured=False)
+DENSE = HeadDefaults("adam", 0.003, is_measured=False)
+HIERARCHICAL = HeadDefaults("adam", 0.003, is_measured=False)
+ADAPTIVE = HeadDefaults("adam", 0.003, is_measured=False)
+SAMPLED = HeadDefaults("sgd", 100.0)
+NCE = HeadDefaults("adam", 0.003, is_measured=False)
 NUM_SAMPLES = 512  # S of the sampled softmax and of NCE, for any number of classes

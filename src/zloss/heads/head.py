@@ -1,7 +1,7 @@
 """Heads: output layers with their losses behind one interface, which train on a hidden batch and rank classes.
 
     loss = head(h, target)                    differentiable in h and in the weights of the head
-    optimizer = head.optimizer()              the optimizer that was best for this head, at its rate
+    optimizer = head.optimizer()              the default optimizer of this head, at its rate
     optimizer = head.sgd(lr)                  plain SGD on the head, in the form that its gradients need
     scores, classes = head.topk(h, 10)        exact, over all classes, in blocks of bounded memory
     ranks = head.rank(h, target)              1 + the number of classes that score strictly higher
@@ -148,7 +148,7 @@ class Head(nn.Module, ABC):
 
     @property
     def defaults(self) -> HeadDefaults | None:
-        """The optimizer and the learning rate that were best in measurements. None if the head was not measured."""
+        """The optimizer and the learning rate to start with, measured if `is_measured`. None for heads of users."""
         return None
 
     def optimizer(
@@ -170,12 +170,12 @@ class Head(nn.Module, ABC):
 
         >>> head = zloss.SampledSoftmax(16, 100_000)
         >>> head.defaults
-        HeadDefaults(optimizer='adam', lr=0.003)
+        HeadDefaults(optimizer='sgd', lr=100.0, is_measured=True)
         >>> optimizer = head.optimizer()
-        >>> faster = head.optimizer(lr=0.01)
-        >>> plain = head.optimizer("sgd", lr=10.0)
+        >>> slower = head.optimizer(lr=30.0)
+        >>> by_rows = head.optimizer("adam", lr=0.01)
         """
-        name, lr = self._measured(name, lr)
+        name, lr = self._completed(name, lr)
         check_rates(lr, weight_decay)
         if not self.is_row_sparse:
             return _DENSE_OPTIMIZERS[name](self.parameters(), lr=lr, weight_decay=weight_decay)
@@ -195,23 +195,23 @@ class Head(nn.Module, ABC):
         check_rates(lr, weight_decay)
         return self.optimizer("sgd", lr=lr, weight_decay=weight_decay)
 
-    def _measured(
+    def _completed(
         self, name: OptimizerName | None, lr: float | None
     ) -> tuple[OptimizerName, float]:
-        """Return the name and the rate of an optimizer, with the measured ones in the place of None."""
+        """Return the name and the rate of an optimizer, with the default ones in the place of None."""
         best = self.defaults
         if name is not None:
             check_choice("name", name, get_args(OptimizerName))
         if best is None:
             if name is None or lr is None:
                 raise ValueError(
-                    f"no optimizer was measured for this {type(self).__name__}: give a name and a rate, such as "
+                    f"this {type(self).__name__} has no default optimizer: give a name and a rate, such as "
                     'head.optimizer("sgd", lr=0.1)'
                 )
             return name, lr
         if lr is None and name not in (None, best.optimizer):
             raise ValueError(
-                f"lr is missing: the measured rate {best.lr:g} is for {best.optimizer}, not for {name}"
+                f"lr is missing: the default rate {best.lr:g} is for {best.optimizer}, not for {name}"
             )
         return name or best.optimizer, best.lr if lr is None else lr
 

@@ -100,7 +100,7 @@ class SphericalOutput(Head):
                 'head.optimizer("sgd"), or GramLinear (head="gram") for other optimizers'
             )
         if not self.has_relative_rates:
-            _, lr = self._measured("sgd", lr)
+            _, lr = self._completed("sgd", lr)
         return FactoredSGD(self.layer, lr, weight_decay=weight_decay)
 
     def sgd(

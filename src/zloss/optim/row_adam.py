@@ -11,7 +11,7 @@ from zloss.inputs import check_callable, check_mapping, check_number, check_rate
 from zloss.optim.groups import NOTES, check_parameters, listed, saved_groups
 
 _OPTIONS = ("lr", "betas", "eps")
-# Options of other Adams in torch. With one of them a state dict would mean other steps than those of this class.
+# Options of other Adams in torch. With one of them a state dict would mean other steps.
 _FOREIGN_OPTIONS = ("weight_decay", "amsgrad", "maximize")
 
 
@@ -22,10 +22,9 @@ class RowAdam(Optimizer):
 
         m = beta1 m + (1 - beta1) g        v = beta2 v + (1 - beta2) g^2        W = W - lr m / (sqrt(v) + eps)
 
-    A dense gradient changes all rows, as `torch.optim.Adam` does. A row-sparse gradient changes its own rows only: the
-    moments of other rows stay as they are. `torch.optim.SparseAdam` does the same and refuses dense gradients. One
-    `RowAdam` trains a head that has both, such as `HierarchicalSoftmax`. On a GPU a row-sparse step waits for the
-    device.
+    A dense gradient changes all rows, as `torch.optim.Adam` does. A row-sparse gradient changes its own rows only, and
+    other rows keep their moments. `torch.optim.SparseAdam` does the same and refuses dense gradients. One `RowAdam`
+    trains a head that has both, such as `HierarchicalSoftmax`. On a GPU a row-sparse step waits for the device.
 
     Args:
         params: parameters, or parameter groups `{"params": [...], "lr": ...}`.
@@ -126,7 +125,7 @@ def _rows_and_values(grad: Any) -> tuple[Tensor | None, Tensor]:
 
 
 def _blended(moment: Tensor, rows: Tensor | None, values: Tensor, beta: float) -> Tensor:
-    """Change a moment towards new values, in some rows or in all of them, and return what it is there now."""
+    """Change a moment towards new values, in some rows or in all of them, and return these rows of it."""
     if rows is None:
         return moment.lerp_(values, 1 - beta)
     changed = moment.index_select(0, rows).lerp_(values, 1 - beta)
