@@ -20,7 +20,7 @@ SAMPLERS: dict[str, dict[str, Any]] = {
     "corrected batch": {"sampler": "batch", "counts": COUNTS},
 }
 SCORED_BY = ["z", "logits"]
-LOSS = {"a": 0.2, "b": 6.0}
+LOSS: dict[str, Any] = {"a": 0.2, "b": 6.0}
 
 
 def expected_draws(name: str, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,7 +64,12 @@ def make_head(
     layer = zloss.FactoredLinear(
         HIDDEN, CLASSES, bias=bias, dtype=torch.float64, device=device, synchronous=True
     )
-    given = {"num_samples": SAMPLES, "strength": 0.7, "scale": 1.5, "device": device}
+    given: dict[str, Any] = {
+        "num_samples": SAMPLES,
+        "strength": 0.7,
+        "scale": 1.5,
+        "device": device,
+    }
     negatives = zloss.SharedNegatives(CLASSES, **given | SAMPLERS[name] | options).double()
     return zloss.SphericalOutput(layer, zloss.ZLoss(**LOSS), negatives)
 
@@ -102,5 +107,5 @@ def dense_loss(
     activations, rows = full @ twin.of_loss.T, full @ twin.of_rows.T
     term = definition(activations, rows, target, *expected_draws(name, target), c)
     counted = (target.reshape(len(h), -1) != IGNORED).any(1).sum().clamp_min(1)
-    loss = zloss.ZLoss(**LOSS)(twin(h, target), weight=batch.weight)
+    loss: Tensor = zloss.ZLoss(**LOSS)(twin(h, target), weight=batch.weight)
     return loss + strength * (term * batch.weight).sum() / counted

@@ -152,11 +152,13 @@ class SharedNegatives(HyperParameters):
         targets: Tensor,  # (B, K)
         draws: Tensor,  # (S,)
     ) -> tuple[Tensor, Tensor]:  # (B, K), (B, S)
-        is_factored = isinstance(layer, FactoredLinear)
-        has_bias = layer.has_bias if is_factored else layer.linear.bias is not None
-        if is_factored and not layer.waits_for_device:
-            # The mean of a batch that the device has refused is NaN. The layers below must not learn from it.
-            h = torch.where(stats.mean.isnan().any(), 0, h)
+        if isinstance(layer, FactoredLinear):
+            has_bias = layer.has_bias
+            if not layer.waits_for_device:
+                # The mean of a batch that the device has refused is NaN. The layers below must not learn from it.
+                h = torch.where(stats.mean.isnan().any(), 0, h)
+        else:
+            has_bias = layer.linear.bias is not None
         # One look-up makes one gradient of the layer. Autocast would be too coarse for what is left of z.
         with torch.autocast(h.device.type, enabled=False):
             rows = layer.rows(torch.cat([targets.flatten(), draws]), with_bias=has_bias)
