@@ -99,6 +99,14 @@ def test_a_config_takes_the_object_or_a_number(device: torch.device) -> None:
 # ---- bad input -------------------------------------------------------------------------------------------------------
 
 
+def test_targets_that_the_counts_do_not_know_are_corrected_like_the_rarest_class() -> None:
+    counts = torch.tensor([0, 2, 6, 0])
+    sampler = zloss.SharedNegatives(4, sampler="batch", counts=counts).sampler
+    assert sampler is not None
+    expected = torch.tensor([2, 2, 6, 2]).double() / 12
+    torch.testing.assert_close(sampler.log_prob(torch.arange(4)).exp(), expected)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -109,6 +117,7 @@ def test_a_config_takes_the_object_or_a_number(device: torch.device) -> None:
         ({"sampler": "hard"}, "sampler must be one of"),
         ({"sampler": "unigram"}, 'sampler "unigram" needs counts='),
         ({"sampler": "batch", "counts": torch.ones(3)}, "shape (61,), got (3,)"),
+        ({"sampler": "batch", "counts": torch.zeros(CLASSES)}, "counts are all zero"),
         ({"sampler": zloss.UniformSampler(5)}, "the sampler draws from 5 classes"),
     ],
 )

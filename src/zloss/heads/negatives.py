@@ -99,9 +99,8 @@ class SharedNegatives(HyperParameters):
             self.sampler = make_sampler(
                 given, num_classes, counts=counts, power=power, device=where
             )
-        elif counts is not None:  # targets occur as often as their counts say
-            counts = checked_counts(counts, num_classes)
-            self.sampler = UnigramSampler(counts, power=1.0, device=where)
+        elif counts is not None:
+            self.sampler = _sampler_of_targets(checked_counts(counts, num_classes), where)
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale), device=device))
 
     def forward(
@@ -117,10 +116,10 @@ class SharedNegatives(HyperParameters):
                 "SharedNegatives would draw other classes in each process, and their layers would drift apart: use "
                 'sampler="batch", or train in one process'
             )
-        draws, log_expected, counts = self._draw(targets, valid)
+        draws, log_expected, is_kept = self._draw(targets, valid)
         own, drawn = self._scores(layer, h, stats, targets, draws)
         drawn = drawn - log_expected.to(drawn.dtype)
-        left_out = ~counts.expand(len(h), -1)
+        left_out = ~is_kept.expand(len(h), -1)
         for k in range(targets.shape[1]):  # all together would need B K S numbers
             left_out = left_out | ((draws == targets[:, k, None]) & valid[:, k, None])
         # A number that stands for log(0): with -inf, a sum of such terms alone would have the gradient NaN.
@@ -133,11 +132,11 @@ class SharedNegatives(HyperParameters):
     ) -> tuple[Tensor, Tensor, Tensor]:  # (S,), (S,) or (), (S,) bool
         """Return classes, the logarithm of how often each is drawn on average, and which of them count."""
         if self.takes_batch:
-            draws, counts = targets.flatten(), valid.flatten()
+            draws, is_kept = targets.flatten(), valid.flatten()
             if self.sampler is None:
-                return draws, torch.zeros((), device=draws.device), counts
-            number = counts.sum().clamp_min(1).double()
-            return draws, self.sampler.log_prob(draws) + number.log(), counts
+                return draws, torch.zeros((), device=draws.device), is_kept
+            number = is_kept.sum().clamp_min(1).double()
+            return draws, self.sampler.log_prob(draws) + number.log(), is_kept
         assert self.sampler is not None, "without a batch there is a sampler"
         self.sampler.follow_(targets.device)
         draws = self.sampler.draw(self.num_samples)
@@ -165,18 +164,24 @@ class SharedNegatives(HyperParameters):
             h = with_bias_column(h.to(rows.dtype), rows.shape[1])
             own_rows, drawn_rows = rows.split([targets.numel(), len(draws)])
             own = (h[:, None] * own_rows.reshape(*targets.shape, rows.shape[1])).sum(2)
-            scores = own, h @ drawn_rows.T
+            drawn = h @ drawn_rows.T
             if self.scored_by == "logits":
-                return scores
+                return own, drawn
             scale = self.log_scale.exp().to(rows.dtype)
             moments = stats.mean.to(rows.dtype), stats.variance.to(rows.dtype)
-            return scale * z_normalize(scores[0], *moments), scale * z_normalize(
-                scores[1], *moments
-            )
+            own, drawn = (z_normalize(scores, *moments) for scores in (own, drawn))
+            return scale * own, scale * drawn
 
     def extra_repr(self) -> str:
         size = "batch" if self.takes_batch else f"num_samples={self.num_samples}"
         return f"{size}, strength={self.strength}, scored_by={self.scored_by!r}"
+
+
+def _sampler_of_targets(counts: Tensor, device: torch.device) -> UnigramSampler:
+    """Return the distribution of targets by their counts. No class has the probability 0, as any may be a target."""
+    if not counts.any():
+        raise ValueError("counts are all zero: at least one class must occur")
+    return UnigramSampler(counts.clamp_min(counts[counts > 0].min()), power=1.0, device=device)
 
 
 def _checked_targets(
