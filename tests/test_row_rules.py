@@ -42,7 +42,8 @@ def test_a_resumed_training_is_the_same(device: torch.device) -> None:
     other = make_layer(device)
     resumed = zloss.FactoredSGD(other, 7.0, row_lr=1.0)
     resumed_schedule = scheduler(resumed)
-    for part, state in zip((other, resumed, resumed_schedule), saved, strict=True):
+    parts: list[Any] = [other, resumed, resumed_schedule]
+    for part, state in zip(parts, saved, strict=True):
         part.load_state_dict(state)
     train(other, resumed, range(4, 8))
     assert relative_error(other.weight(), layer.weight()) <= 1e-14

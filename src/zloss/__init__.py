@@ -9,6 +9,7 @@ from zloss.heads import HeadConfig as HeadConfig
 from zloss.heads import HierarchicalSoftmax as HierarchicalSoftmax
 from zloss.heads import LogUniformSampler as LogUniformSampler
 from zloss.heads import SampledSoftmax as SampledSoftmax
+from zloss.heads import SharedNegatives as SharedNegatives
 from zloss.heads import SphericalOutput as SphericalOutput
 from zloss.heads import UniformSampler as UniformSampler
 from zloss.heads import UnigramSampler as UnigramSampler

@@ -187,6 +187,10 @@ def statistics(rng: random.Random) -> zloss.SphericalStats:
     return zloss.SphericalStats.from_logits(logits(rng), targets(rng))
 
 
+def negatives(_: random.Random) -> zloss.SharedNegatives:
+    return zloss.SharedNegatives(CLASSES, num_samples=5)
+
+
 def sampler(rng: random.Random) -> Any:
     return rng.choice([uniform, log_uniform, unigram])(rng)
 

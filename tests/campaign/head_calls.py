@@ -132,7 +132,27 @@ HEAD_CALLS: dict[str, Maker] = {
     "SampledSoftmax.forward": on(head("sampled"), "forward", **BATCH, weight=c.weights),
     "SampledSoftmax.logits": on(head("sampled"), "logits", h=c.hidden),
     "SampledSoftmax.scores": on(head("sampled"), "scores", h=c.hidden),
-    "SphericalOutput": new(zloss.SphericalOutput, layer=some_layer, loss=c.loss(*SPHERICAL)),
+    "SharedNegatives": new(
+        zloss.SharedNegatives,
+        num_classes=CLASSES,
+        num_samples=5,
+        sampler="unigram",
+        counts=c.counts,
+        power=0.5,
+        strength=0.5,
+        scored_by="z",
+        scale=2.0,
+        device=PLACE["device"],
+    ),
+    "SharedNegatives.forward": on(
+        c.negatives, "forward", layer=c.factored, h=c.hidden, stats=c.statistics
+    ),
+    "SphericalOutput": new(
+        zloss.SphericalOutput,
+        layer=some_layer,
+        loss=c.loss(*SPHERICAL),
+        negatives=c.negatives,
+    ),
     "SphericalOutput.forward": on(head("factored", "gram"), "forward", **BATCH, weight=c.weights),
     "SphericalOutput.logits": on(head("factored", "gram"), "logits", h=c.hidden),
     "SphericalOutput.optimizer": on(
@@ -163,6 +183,12 @@ HEAD_CALLS |= {
         **MANNERS,
     ),
     "HeadConfig.build": on(counting, "build", **SIZES, counts=c.counts, **PLACE),
+    "HeadConfig.build_negatives": on(
+        lambda _: zloss.HeadConfig(options={"negatives": 5}),
+        "build_negatives",
+        num_classes=CLASSES,
+        device=PLACE["device"],
+    ),
     "HeadConfig.build_loss": on(
         dense_config, "build_loss", num_classes=CLASSES, class_weight=c.class_weight
     ),

@@ -129,6 +129,8 @@ OPTIONS: list[tuple[str, str, str, object, Reader]] = [
     ("factored", "z_loss", "a", 0.3, lambda head: head.loss.a),
     ("factored", "z_loss", "b", 4.0, lambda head: head.loss.b),
     ("factored", "spherical_softmax", "eps", 0.7, lambda head: head.loss.eps),
+    ("factored", "z_loss", "negatives", 7, lambda head: head.negatives.num_samples),
+    ("gram", "z_loss", "negatives", 7, lambda head: head.negatives.num_samples),
     ("gram", "z_loss", "bias", True, lambda head: head.layer.linear.bias is not None),
     ("gram", "z_loss", "a", 0.3, lambda head: head.loss.a),
     ("gram", "z_loss", "b", 4.0, lambda head: head.loss.b),

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from zloss_lab.experiments import build_experiment, preset, preset_names
 
 # Context, width of an embedding and widths of the hidden layers, as the paper has them.
@@ -19,6 +21,11 @@ def test_presets_are_those_of_the_paper() -> None:
         assert (built.context, built.embedding, built.hidden) == shape
     assert preset("net1")["training"]["batch_size"] == 200
     assert preset("ptb")["training"]["batch_size"] == 250
+
+
+def test_explicit_negatives_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"network\.head\.negatives must be none: the optimizers"):
+        build_experiment("corpus", preset_name="ptb", settings=["network.head.negatives=256"])
 
 
 def test_a_file_goes_over_the_preset_and_settings_over_both(tmp_path: Path) -> None:

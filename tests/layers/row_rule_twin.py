@@ -36,7 +36,7 @@ class DenseTwin(nn.Module):
         return tuple(torch.zeros_like(x) if x.grad is None else x.grad for x in leaves)  # type: ignore[return-value]
 
     def norm(self) -> Tensor:
-        return sum(self.grads()).norm()  # type: ignore[union-attr]
+        return torch.stack(self.grads()).sum(0).norm()
 
     def scale(self, factor: Tensor | float) -> None:
         self.of_loss.grad, self.of_rows.grad = (grad * factor for grad in self.grads())
@@ -50,8 +50,8 @@ class DenseTwin(nn.Module):
 
 
 def make_layer(device: torch.device, *, bias: bool = False, **options: Any) -> zloss.FactoredLinear:
-    options = {"dtype": torch.float64, "synchronous": True} | options
-    return zloss.FactoredLinear(HIDDEN, CLASSES, bias=bias, device=device, **options)
+    given: dict[str, Any] = {"dtype": torch.float64, "synchronous": True} | options
+    return zloss.FactoredLinear(HIDDEN, CLASSES, bias=bias, device=device, **given)
 
 
 def make_optimizer(layer: zloss.FactoredLinear, lr: float = 0.5) -> zloss.FactoredSGD:
@@ -59,4 +59,5 @@ def make_optimizer(layer: zloss.FactoredLinear, lr: float = 0.5) -> zloss.Factor
 
 
 def squares_of(optimizer: zloss.FactoredSGD) -> Tensor:
-    return optimizer.state[optimizer.layers[0].V]["row_squares"]
+    squares: Tensor = optimizer.state[optimizer.layers[0].V]["row_squares"]
+    return squares

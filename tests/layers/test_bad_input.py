@@ -235,4 +235,5 @@ def test_safe_rate_is_safe_and_not_timid(rows: int, device: torch.device) -> Non
 def test_a_rate_that_is_no_rate_is_refused(name: str, bad: float, device: torch.device) -> None:
     layer = make_layer(device)
     with refuses(layer, f"{name} must be a finite number >= 0, got {bad}"):
-        layer.step_(**{"lr": 1.0, name: bad})
+        rates: Any = {"lr": 1.0, name: bad}
+        layer.step_(**rates)

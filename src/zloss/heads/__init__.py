@@ -7,6 +7,7 @@ from zloss.heads.config import HeadConfig as HeadConfig
 from zloss.heads.dense import DenseOutput as DenseOutput
 from zloss.heads.head import Head as Head
 from zloss.heads.hierarchical import HierarchicalSoftmax as HierarchicalSoftmax
+from zloss.heads.negatives import SharedNegatives as SharedNegatives
 from zloss.heads.sampled import SampledSoftmax as SampledSoftmax
 from zloss.heads.samplers import LogUniformSampler as LogUniformSampler
 from zloss.heads.samplers import UniformSampler as UniformSampler

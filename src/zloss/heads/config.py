@@ -22,6 +22,7 @@ from zloss.heads.balance import weights_for
 from zloss.heads.dense import DenseOutput
 from zloss.heads.head import Head
 from zloss.heads.hierarchical import HierarchicalSoftmax
+from zloss.heads.negatives import SharedNegatives
 from zloss.heads.option_types import OPTION_TYPES, check_option
 from zloss.heads.sampled import SampledSoftmax
 from zloss.heads.spherical import SphericalOutput
@@ -96,15 +97,17 @@ class HeadKind:
 def _factored(
     in_features: int, num_classes: int, config: "HeadConfig", class_weight: Any, **options: Any
 ) -> Head:
+    negatives = config.build_negatives(num_classes, options["device"])
     layer = FactoredLinear(in_features, num_classes, ignore_index=config.ignore_index, **options)
-    return SphericalOutput(layer, config.build_loss(num_classes, class_weight))
+    return SphericalOutput(layer, config.build_loss(num_classes, class_weight), negatives)
 
 
 def _gram(
     in_features: int, num_classes: int, config: "HeadConfig", class_weight: Any, **options: Any
 ) -> Head:
+    negatives = config.build_negatives(num_classes, options["device"])
     layer = GramLinear(in_features, num_classes, ignore_index=config.ignore_index, **options)
-    return SphericalOutput(layer, config.build_loss(num_classes, class_weight))
+    return SphericalOutput(layer, config.build_loss(num_classes, class_weight), negatives)
 
 
 def _dense(
@@ -132,9 +135,9 @@ _NO_LOGITS = (
 )
 HEADS: dict[str, HeadKind] = {
     "factored": HeadKind(
-        _factored, SPHERICAL, _NO_LOGITS, ("bias", "max_condition", "synchronous")
+        _factored, SPHERICAL, _NO_LOGITS, ("bias", "max_condition", "synchronous", "negatives")
     ),
-    "gram": HeadKind(_gram, SPHERICAL, _NO_LOGITS, ("bias",)),
+    "gram": HeadKind(_gram, SPHERICAL, _NO_LOGITS, ("bias", "negatives")),
     "dense": HeadKind(
         _dense, DENSE, "it looks at every class and draws no noise", ("bias", "softmax")
     ),
@@ -178,7 +181,8 @@ class HeadConfig:
         loss: a name in `LOSSES`. The default is "z_loss" for factored and gram, and "softmax" for the other heads.
         options: the options of the head and of the loss in one mapping, such as `{"a": 0.2, "b": 9.0}` or
             `{"num_samples": 256}`. `ZLoss` has defaults of a and b. With any head and loss, `balance` weights the
-            classes by `zloss.balanced_weights(counts, balance)`.
+            classes by `zloss.balanced_weights(counts, balance)`. For factored and gram, `negatives` adds
+            `zloss.SharedNegatives`: the object itself, or a number of uniform samples.
         reduction: "mean" over the rows that are not ignored, "sum", or "none" for one value per example.
         ignore_index: the target that is ignored.
 
@@ -271,7 +275,8 @@ class HeadConfig:
         """Make a new head. `counts` are the numbers of occurrences of the classes, which not every head uses."""
         kind = HEADS[self.head]
         check_sizes(in_features, num_classes)
-        options = {name: value for name, value in self.options.items() if name in kind.options}
+        own = [name for name in kind.options if name != "negatives"]
+        options = {name: value for name, value in self.options.items() if name in own}
         if kind.takes_counts:
             options["counts"] = counts
         balance = self.options.get("balance", 0.0)
@@ -290,6 +295,15 @@ class HeadConfig:
                 f"{self.loss} does not exist on its own: it is part of the {self.head} head"
             )
         return make(**self.loss_options(num_classes), **self.manners, class_weight=class_weight)
+
+    def build_negatives(
+        self, num_classes: int, device: torch.device | str | None = None
+    ) -> SharedNegatives | None:
+        """Make the explicit negatives of the option `negatives`, or None without it."""
+        given = self.options.get("negatives")
+        if given is None or isinstance(given, SharedNegatives):
+            return given
+        return SharedNegatives(num_classes, num_samples=given, device=device)
 
     def loss_options(self, num_classes: int) -> dict[str, Any]:
         """Return all hyper-parameters of the loss: the given values, and good first values for the others."""

@@ -7,6 +7,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from zloss.heads.clustering import Clustering
+from zloss.heads.negatives import SharedNegatives
 from zloss.heads.samplers import Sampler
 from zloss.inputs import shown
 
@@ -19,6 +20,7 @@ OPTION_TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("softmax", "implementation"), (str,)),
     "num_samples": (Integral,),
     "clusters": (Integral, Clustering),
+    "negatives": (Integral, SharedNegatives),
     "sampler": (str, Sampler),
     "cutoffs": (list, tuple),
 }

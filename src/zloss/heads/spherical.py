@@ -5,12 +5,15 @@ from torch.optim import Optimizer
 
 from zloss.heads.defaults import FACTORED_Z_LOSS, GRAM, HeadDefaults, OptimizerName
 from zloss.heads.head import Head
+from zloss.heads.negatives import SharedNegatives
 from zloss.inputs import shown
 from zloss.layers import DenseLinear, FactoredLinear
 from zloss.layers.ranking import Scores
 from zloss.losses import SphericalLoss, ZLoss
 from zloss.losses.loss import Loss
+from zloss.losses.reduction import reduce_loss
 from zloss.optim import FactoredSGD
+from zloss.stats import SphericalStats
 
 
 class SphericalOutput(Head):
@@ -19,6 +22,7 @@ class SphericalOutput(Head):
     Args:
         layer: `FactoredLinear`, `GramLinear`, or `DenseLinear`, the definition that the others are compared with.
         loss: `ZLoss` or another spherical loss.
+        negatives: `SharedNegatives`, a softmax over few explicit classes that is added to the loss; None for none.
 
     >>> head = SphericalOutput(zloss.FactoredLinear(16, 100_000), zloss.ZLoss(a=0.1, b=10))
     >>> optimizer = head.sgd()
@@ -28,7 +32,12 @@ class SphericalOutput(Head):
     The loss decides how classes are ranked: by probability if the loss is a likelihood, else by activation.
     """
 
-    def __init__(self, layer: FactoredLinear | DenseLinear, loss: SphericalLoss) -> None:
+    def __init__(
+        self,
+        layer: FactoredLinear | DenseLinear,
+        loss: SphericalLoss,
+        negatives: SharedNegatives | None = None,
+    ) -> None:
         if not isinstance(layer, FactoredLinear | DenseLinear):
             raise ValueError(
                 f"layer must be a FactoredLinear, GramLinear or DenseLinear, got {type(layer).__name__}"
@@ -38,15 +47,29 @@ class SphericalOutput(Head):
                 f"{type(loss).__name__} is not a spherical loss, so it needs every logit: use ZLoss, SquaredError, "
                 "TaylorSoftmax or SphericalSoftmax here, or DenseOutput for any loss"
             )
+        if negatives is not None and not isinstance(negatives, SharedNegatives):
+            raise ValueError(f"negatives must be SharedNegatives or None, got {shown(negatives)}")
+        if negatives is not None and negatives.num_classes != layer.num_classes:
+            raise ValueError(
+                f"the negatives are drawn from {negatives.num_classes} classes, but the layer has {layer.num_classes}"
+            )
         super().__init__(layer.in_features, layer.num_classes, ignore_index=layer.ignore_index)
-        self.layer, self.loss = layer, loss
+        self.layer, self.loss, self.negatives = layer, loss, negatives
 
     def forward(self, h: Tensor, target: Tensor, *, weight: Tensor | None = None) -> Tensor:
         if isinstance(self.layer, FactoredLinear):  # it checks its input itself
-            loss: Tensor = self.loss(self.layer(h, target), weight=weight)
-            return loss
+            return self._loss_of(h, self.layer(h, target), weight)
         admitted = self._admission.admit(h, target, self.reference_weight)
-        return admitted.conclude(self.loss(self.layer(admitted.h, admitted.targets), weight=weight))
+        stats = self.layer(admitted.h, admitted.targets)
+        return admitted.conclude(self._loss_of(admitted.h, stats, weight))
+
+    def _loss_of(self, h: Tensor, stats: SphericalStats, weight: Tensor | None) -> Tensor:
+        loss: Tensor = self.loss(stats, weight=weight)
+        if self.negatives is None or self.negatives.strength == 0:
+            return loss
+        term = self.negatives(self.layer, h, stats)
+        reduced = reduce_loss(term, stats.counted, self.loss.reduction, weight)
+        return loss + self.negatives.strength * reduced
 
     def scores(self, h: Tensor) -> Scores:
         scores = self.layer.scores(h)

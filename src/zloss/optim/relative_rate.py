@@ -48,13 +48,14 @@ def chosen(lr: float | None = None, relative_lr: float | None = None) -> dict[st
 def unit_of(layer: FactoredLinear, *, counts_rows: bool = True) -> float | None:
     """Return the unit of relative rates for the recorded gradient of a layer, or None if that is zero or not finite.
 
-    Looked-up rows that follow a rule of their own do not count. A loss that sees the scale of W is refused. On a GPU
-    this waits for the device.
+    Looked-up rows that follow a rule of their own do not count. A loss that sees the scale of W is refused, unless
+    there are looked-up rows: their part of the loss is not known here. On a GPU this waits for the device.
     """
-    grad = layer.recorded_gradient()
-    if grad is None:
+    whole = layer.recorded_gradient()
+    if whole is None:
         return None
-    grad = grad if counts_rows else grad.of_batch()
+    has_rows = len(whole.h) > len(whole.curvature)
+    grad = whole if counts_rows else whole.of_batch()
     if must_not_wait():
         raise ValueError(
             "a captured step cannot find the unit of a relative learning rate, which has to wait for the device: take "
@@ -64,7 +65,7 @@ def unit_of(layer: FactoredLinear, *, counts_rows: bool = True) -> float | None:
     gradient, left = torch.stack([norm, _part_along(grad, layer.num_classes)]).tolist()
     if not (math.isfinite(gradient) and gradient > 0):
         return None
-    if not left <= _MOST_LEFT:
+    if not (has_rows or left <= _MOST_LEFT):
         raise ValueError(
             "a relative learning rate needs a loss that does not change when all activations are multiplied by a "
             "number, as ZLoss: this loss changes, so that no rate suits every scale of the weights. Give an absolute "

@@ -124,3 +124,9 @@ class Experiment:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     device: str = "auto"  # a GPU if the machine has one
+
+    def __post_init__(self) -> None:
+        if "negatives" in self.network.head.options:
+            raise ValueError(
+                "network.head.negatives must be none: the optimizers of the lab do not train the number c of its scores"
+            )
