@@ -127,7 +127,9 @@ class Sequences(RuleBasedStateMachine):
     @rule()
     def schedule(self) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the order of steps, and of copies: both are meant here
+            warnings.simplefilter(
+                "ignore"
+            )  # of the order of steps, and of copies: both are meant here
             for schedule in self.schedules:
                 schedule.step()
 
@@ -153,6 +155,8 @@ class Sequences(RuleBasedStateMachine):
         dense = [one.state_dict() for one in (self.optimizers[1], self.schedules[1])]
         linear = nn.Linear(HIDDEN, CLASSES, bias=self.factored.output.has_bias, dtype=torch.float64)
         self.factored = Network(linear, is_dense=False)
+        for part, twin in zip(self.factored.children(), self.dense.children(), strict=True):
+            part.requires_grad_(next(twin.parameters()).requires_grad)
         self.make_optimizers()
         self.factored.load_state_dict(states[0])
         self.schedules[0].load_state_dict(states[2])

@@ -253,6 +253,9 @@ class FactoredLinear(Predicting, nn.Module):
             mark_has_norm: let the mark have the norm of the gradient from now on, which takes a part of a step. Then
                 `torch.nn.utils.clip_grad_norm_` and `GradScaler` reach the gradient through the mark.
         """
+        check_flag("mark_has_norm", mark_has_norm)
+        if not isinstance(optimizer, Optimizer):
+            raise ValueError(f"optimizer must be an optimizer of torch, got {shown(optimizer)}")
         self.pending.attach(optimizer)
         if mark_has_norm:
             self.pending.mark_has_norm = True
