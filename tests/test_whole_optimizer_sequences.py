@@ -115,11 +115,13 @@ class Sequences(RuleBasedStateMachine):
     @rule()
     def step(self) -> None:
         for scaler, optimizer in zip(self.scalers, self.optimizers, strict=True):
-            if self.is_scaled and self.recorded:
-                scaler.step(optimizer)
-                scaler.update()
-            else:
-                optimizer.step()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a step after zero_grad()
+                if self.is_scaled and self.recorded:
+                    scaler.step(optimizer)
+                    scaler.update()
+                else:
+                    optimizer.step()
             optimizer.zero_grad()
         self.recorded = 0
         assert self.scalers[0].get_scale() == self.scalers[1].get_scale()

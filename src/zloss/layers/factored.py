@@ -100,7 +100,8 @@ class FactoredLinear(Predicting, nn.Module):
     The layer copies the batch, so h and target may be overwritten once the forward pass is done. All gradients belong
     to the batch that the layer has seen. The backward pass of `nn.Linear` would raise an error there.
     Unlike with `nn.Linear`, a step uses up the gradient. `layer.V` is a parameter, so that it moves, saves and freezes
-    as usual, but it never has a `.grad`, and ordinary optimizers pass over it. The gradient is zeroed with the model's.
+    as usual, but it never has a `.grad`, and ordinary optimizers pass over it. Without an optimizer of its own, their
+    first step is an error. The gradient is zeroed with the model's.
     """
 
     U: Tensor  # (H, H)
