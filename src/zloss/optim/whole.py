@@ -18,12 +18,12 @@ from typing import Any, Protocol, overload, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from zloss.inputs import check_callable, check_mapping, check_rates, shown
+from zloss.inputs import check_callable, check_flag, check_mapping, check_rates, shown
 from zloss.layers import FactoredLinear
 from zloss.layers.factored import living_layers
 from zloss.layers.mark import GradientMark
 from zloss.optim.groups import listed, saved_groups
-from zloss.optim.sgd import FactoredSGD
+from zloss.optim.sgd import FactoredSGD, PlainSGD, check_saved_group
 
 
 @runtime_checkable
@@ -31,6 +31,9 @@ class RowSparse(Protocol):
     """A head that may have row-sparse gradients, and then makes its own optimizer."""
 
     is_row_sparse: bool
+
+    def parameters(self) -> Iterable[Tensor]:
+        """Return all parameters."""
 
     def sgd(self, lr: float, *, weight_decay: float = 0.0) -> torch.optim.Optimizer:
         """Return plain SGD for all parameters."""
@@ -115,17 +118,18 @@ class Optimizer(torch.optim.Optimizer):
         modules = {module: None for one in models for module in one.modules()}
         layers = [module for module in modules if isinstance(module, FactoredLinear)]
         heads = [one for one in modules if isinstance(one, RowSparse) and one.is_row_sparse]
-        own = {p for output in (*layers, *heads) for p in output.parameters()}
-        named = {p: name for one in models for name, p in one.named_parameters() if p not in own}
+        own = {p for one in (*layers, *heads) for p in one.parameters()}
+        named: dict[Tensor, str] = {
+            p: name for one in models for name, p in one.named_parameters() if p not in own
+        }
         _check_output_lr(output_lr, output_weight_decay, has_outputs=bool(own))
         # In the order of their groups. Steps are taken in the opposite order.
         self._optimizers: list[torch.optim.Optimizer] = []
         if named:
             self._optimizers.append(_checked_trunk(trunk(list(named), **options), named))
-        if own:
-            decay: dict[str, Any] = {"weight_decay": output_weight_decay}
-            self._optimizers += [head.sgd(output_lr, **decay) for head in heads]
-            self._optimizers += [MarkedSGD(layers, output_lr, **decay)] if layers else []
+        output: dict[str, Any] = {"lr": output_lr, "weight_decay": output_weight_decay}
+        self._optimizers += [head.sgd(**output) for head in heads]
+        self._optimizers += [MarkedSGD(layers, **output)] if layers else []
         self._owners: list[int] = []  # of each group: the number of its optimizer
         super().__init__([g for inner in self._optimizers for g in inner.param_groups], {})
         self._share()
@@ -159,6 +163,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients."""
+        check_flag("set_to_none", set_to_none)
         super().zero_grad(set_to_none)
         for layer in self.layers:
             layer.zero_grad()
@@ -196,10 +201,18 @@ class Optimizer(torch.optim.Optimizer):
         raise ValueError(f"the model had no {what} yet: make a new zloss.Optimizer")
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the options and the state of a `zloss.Optimizer` for such a model."""
-        for group in saved_groups(state_dict, self.param_groups):
-            check_rates(group.get("lr"), group.get("weight_decay", 0.0))
-        super().load_state_dict(state_dict)
+        """Load the options and the state of a `zloss.Optimizer` for such a model.
+
+        Options of the trunk that are missing stay as they are: optimizers of a newer torch may have more of them.
+        """
+        saved = saved_groups(state_dict, self.param_groups)
+        filled = []
+        for group, own, number in zip(saved, self.param_groups, self._owners, strict=True):
+            inner = self._optimizers[number]
+            if isinstance(inner, PlainSGD):
+                check_saved_group(group, inner)
+            filled.append({name: own[name] for name in own if name in inner.defaults} | group)
+        super().load_state_dict({**state_dict, "param_groups": filled})
 
     def _share(self) -> None:
         """Give the optimizers inside the groups and the state of this one."""
