@@ -44,7 +44,7 @@ def test_the_steps_are_those_of_the_optimizers_inside() -> None:
     whole = zloss.Optimizer(model, torch.optim.Adam, lr=1e-2, output_lr=0.5)
     single = [
         torch.optim.Adam(twin.trunk.parameters(), lr=1e-2),
-        zloss.FactoredSGD([twin.output, twin.second.layer], 0.5),  # type: ignore[list-item]
+        zloss.FactoredSGD([{"layers": [twin.output, twin.second.layer]}], 0.5),
         twin.tree.sgd(0.5),
     ]
     for _ in range(3):
@@ -106,15 +106,11 @@ SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_schedules_drive_trunk_and_output(name: str) -> None:
     factored, dense = twin_networks(CPU)
-    optimizers = [
+    trunk, output = ({"params": part.parameters()} for part in (dense.trunk, dense.output))
+    groups: list[dict[str, Any]] = [trunk, output | {"lr": 2.0}]
+    optimizers: list[torch.optim.Optimizer] = [
         zloss.Optimizer(factored, torch.optim.SGD, lr=0.2, output_lr=2.0),
-        torch.optim.SGD(
-            [
-                {"params": dense.trunk.parameters()},
-                {"params": dense.output.parameters(), "lr": 2.0},
-            ],
-            lr=0.2,
-        ),
+        torch.optim.SGD(groups, lr=0.2),
     ]
     schedules = [SCHEDULES[name](optimizer) for optimizer in optimizers]
     for _ in range(7):
@@ -176,7 +172,8 @@ def test_a_function_divides_the_trunk() -> None:
     def trunk(parameters: list[Tensor]) -> torch.optim.Optimizer:
         matrices = [p for p in parameters if p.dim() > 1]
         others = [p for p in parameters if p.dim() <= 1]
-        return torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": others}])
+        groups: list[dict[str, Any]] = [{"params": matrices, "weight_decay": 0.1}]
+        return torch.optim.AdamW([*groups, {"params": others}])
 
     model = Model()
     optimizer = zloss.Optimizer(model, trunk, output_lr=1.0)
@@ -208,7 +205,7 @@ def test_closures_run_with_gradients() -> None:
         optimizer.zero_grad()
         loss = model(torch.arange(6), torch.arange(6))
         loss.backward()
-        return loss.item()
+        return float(loss.item())
 
     losses = [optimizer.step(closure) for _ in range(5)]
     assert losses[-1] < losses[0]
@@ -235,7 +232,7 @@ def test_a_captured_step_knows_its_layers() -> None:
     optimizer = zloss.Optimizer(model, torch.optim.SGD, lr=0.1, output_lr=0.5)
     context = CaptureContext([optimizer])
     seen: list[nn.Module] = []
-    context.collect = seen.append  # type: ignore[method-assign]
+    context.collect = seen.append  # type: ignore[assignment, method-assign]
     with context:
         pass
     assert seen == optimizer.layers
