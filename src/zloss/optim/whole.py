@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from zloss.inputs import check_callable, check_flag, check_mapping, check_rates, shown
 from zloss.layers import FactoredLinear
 from zloss.layers.factored import living_layers
-from zloss.layers.mark import GradientMark
 from zloss.optim.groups import listed, saved_groups
 from zloss.optim.sgd import FactoredSGD, PlainSGD, check_saved_group
 
@@ -53,7 +52,8 @@ class MarkedSGD(FactoredSGD):
             layer.attach(self, mark_has_norm=True)
 
     def _descend_all(self) -> None:
-        held = {parameter for group in self.param_groups for parameter in group["params"]}
+        groups = self.param_groups
+        held = {parameter for group in groups for parameter in group["params"]}
         for layer in self.layers:  # all of them, before any layer has moved
             if layer.gradient_mark not in held:
                 raise ValueError(
@@ -61,11 +61,15 @@ class MarkedSGD(FactoredSGD):
                     "load_state_dict(..., assign=True): make the optimizer anew"
                 )
             layer.recorded_gradient()  # refuses a mark that was not changed by one factor
-        super()._descend_all()
-
-    def _descend(self, parameter: Tensor, group: dict[str, Any]) -> None:
-        if not isinstance(parameter, GradientMark):
-            super()._descend(parameter, group)
+        without_marks = [[p for p in group["params"] if p in self._layers] for group in groups]
+        self.param_groups = [
+            group | {"params": weights}
+            for group, weights in zip(groups, without_marks, strict=True)
+        ]
+        try:
+            super()._descend_all()
+        finally:
+            self.param_groups = groups
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -127,7 +131,8 @@ class Optimizer(torch.optim.Optimizer):
         self._optimizers: list[torch.optim.Optimizer] = []
         if named:
             self._optimizers.append(_checked_trunk(trunk(list(named), **options), named))
-        output: dict[str, Any] = {"lr": output_lr, "weight_decay": output_weight_decay}
+        output: dict[str, Any] = {"weight_decay": output_weight_decay}
+        output |= {} if output_lr is None else {"lr": output_lr}
         self._optimizers += [head.sgd(**output) for head in heads]
         self._optimizers += [MarkedSGD(layers, **output)] if layers else []
         self._owners: list[int] = []  # of each group: the number of its optimizer
