@@ -86,6 +86,27 @@ def test_a_copy_goes_on_in_the_same_way(way: str, tmp_path: Any) -> None:
     assert twin.output.grad_norm() == 0
 
 
+def test_loading_replaces_all_that_was_there() -> None:
+    """Momentum of steps after the checkpoint is gone, and hooks are called as torch calls them."""
+    model = Model()
+    optimizer = zloss.Optimizer(model, torch.optim.SGD, lr=0.1, momentum=0.9, output_lr=0.5)
+    fresh = copy.deepcopy(optimizer.state_dict())
+    train(model, optimizer)
+    assert optimizer.state
+    seen: list[Any] = []
+    optimizer.register_load_state_dict_pre_hook(lambda _, state: seen.append(set(state)))
+    optimizer.register_load_state_dict_pre_hook(
+        lambda _, state: {**state, "param_groups": [g | {"lr": 0.3} for g in state["param_groups"]]}
+    )
+    optimizer.register_load_state_dict_post_hook(lambda one: seen.append(len(one.state)))
+    optimizer.load_state_dict(fresh)
+    assert seen == [{"state", "param_groups"}, 0]
+    assert not optimizer.state
+    assert [group["lr"] for group in optimizer.param_groups] == [0.3] * 3
+    train(model, optimizer)
+    assert set(optimizer.state) == set(model.trunk.parameters())
+
+
 SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
     "one cycle": lambda o: torch.optim.lr_scheduler.OneCycleLR(
         o, [0.3, 3.0], total_steps=9, cycle_momentum=False

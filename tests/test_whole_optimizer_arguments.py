@@ -66,11 +66,15 @@ def test_a_state_of_another_model_is_refused() -> None:
     for other in (torch.optim.SGD(model.parameters(), 0.1), model.tree.sgd(0.1)):
         with pytest.raises(ValueError, match=r"state_dict has groups of \["):
             optimizer.load_state_dict(other.state_dict())
-    spoilt = copy.deepcopy(state)
-    spoilt["param_groups"][2]["lr"] = float("nan")
-    with pytest.raises(ValueError, match="lr must be a finite number"):
-        optimizer.load_state_dict(spoilt)
-    assert optimizer.state_dict() == state
+    for number in (1, 2):  # the groups of the outputs
+        spoilt = copy.deepcopy(state)
+        spoilt["param_groups"][number]["lr"] = float("nan")
+        with pytest.raises(ValueError, match="lr must be a finite number"):
+            optimizer.load_state_dict(spoilt)
+        assert optimizer.state_dict() == state
+    for inner, group in zip(optimizer._optimizers, optimizer.param_groups, strict=True):
+        assert inner.param_groups == [group]
+        assert inner.param_groups[0] is group
 
 
 def test_a_refused_output_leaves_the_trunk_where_it_was() -> None:

@@ -54,8 +54,12 @@ class PlainSGD(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the options. The state of a `torch.optim.SGD` will do, unless it uses options that are missing here."""
+        foreign = _FOREIGN_OPTIONS.difference(self.options)
         for group in saved_groups(state_dict, self.param_groups):
-            check_saved_group(group, self)
+            self._refuse(name for name, value in group.items() if name in foreign and value)
+            if missing := ", ".join(name for name in self.options if name not in group):
+                raise ValueError(f"state_dict has a group without {missing}")
+            _check_rates_of(group)
         super().load_state_dict(state_dict)
 
     def _refuse(self, names: Iterable[str]) -> None:
@@ -236,15 +240,6 @@ class FactoredSGD(PlainSGD):
 
 def _is_finite(record: RecordedGradient) -> bool:
     return bool(record.is_finite() & record.target_rows.isfinite().all())
-
-
-def check_saved_group(group: dict[str, Any], optimizer: PlainSGD) -> None:
-    """Refuse a group of a state dict with options that are missing, bad, or of another optimizer."""
-    foreign = _FOREIGN_OPTIONS.difference(optimizer.options)
-    optimizer._refuse(name for name, value in group.items() if name in foreign and value)
-    if missing := ", ".join(name for name in optimizer.options if name not in group):
-        raise ValueError(f"state_dict has a group without {missing}")
-    _check_rates_of(group)
 
 
 def _check_rates_of(group: dict[str, Any]) -> None:

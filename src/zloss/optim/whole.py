@@ -12,7 +12,8 @@ The marks have the norms of the factored gradients. So whatever clips, unscales 
 reaches these as well: see `zloss.layers.mark`.
 """
 
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, overload, runtime_checkable
 
 import torch
@@ -22,7 +23,7 @@ from zloss.inputs import check_callable, check_flag, check_mapping, check_rates,
 from zloss.layers import FactoredLinear
 from zloss.layers.factored import living_layers
 from zloss.optim.groups import listed, saved_groups
-from zloss.optim.sgd import FactoredSGD, PlainSGD, check_saved_group
+from zloss.optim.sgd import FactoredSGD, PlainSGD
 
 
 @runtime_checkable
@@ -210,14 +211,34 @@ class Optimizer(torch.optim.Optimizer):
 
         Options of the trunk that are missing stay as they are: optimizers of a newer torch may have more of them.
         """
+        for prepare in self._optimizer_load_state_dict_pre_hooks.values():
+            own = dict(state_dict)
+            state_dict = prepare(self, own) or own
         saved = saved_groups(state_dict, self.param_groups)
-        filled = []
-        for group, own, number in zip(saved, self.param_groups, self._owners, strict=True):
-            inner = self._optimizers[number]
-            if isinstance(inner, PlainSGD):
-                check_saved_group(group, inner)
-            filled.append({name: own[name] for name in own if name in inner.defaults} | group)
-        super().load_state_dict({**state_dict, "param_groups": filled})
+        try:
+            for number in reversed(range(len(self._optimizers))):
+                self._load_part(number, saved, state_dict["state"])
+        except Exception:
+            self._share()  # as it was
+            raise
+        states = [inner.state for inner in self._optimizers]
+        self.state = defaultdict(dict, {p: state for one in states for p, state in one.items()})
+        parts = [iter(inner.param_groups) for inner in self._optimizers]
+        self.param_groups = [next(parts[number]) for number in self._owners]
+        self._share()
+        for conclude in self._optimizer_load_state_dict_post_hooks.values():
+            conclude(self)
+
+    def _load_part(self, number: int, saved: list[Any], state: Mapping[Any, Any]) -> None:
+        """Load what a state dict has for one of the optimizers inside."""
+        inner, groups = self._optimizers[number], []
+        for group, own, owner in zip(saved, self.param_groups, self._owners, strict=True):
+            if owner == number:
+                kept = () if isinstance(inner, PlainSGD) else own.keys() & inner.defaults.keys()
+                groups.append({name: own[name] for name in kept} | group)
+        numbers = [one for group in groups for one in group["params"]]
+        part = {one: state[one] for one in numbers if one in state}
+        inner.load_state_dict({"state": part, "param_groups": groups})
 
     def _share(self) -> None:
         """Give the optimizers inside the groups and the state of this one."""
