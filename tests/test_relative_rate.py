@@ -243,8 +243,27 @@ def test_a_loss_that_sees_the_scale_is_refused_before_anything_changes(loss: nn.
 def test_looked_up_rows_alone_have_no_relative_rate() -> None:
     layer = layer_of()
     layer.rows(torch.tensor([3, 4])).sum().backward()
-    with pytest.raises(ValueError, match="a relative learning rate needs a loss"):
-        zloss.FactoredSGD(layer).step()
+    for row_lr in (None, 0.3):
+        with pytest.raises(ValueError, match="first gradient is of looked-up rows alone"):
+            zloss.FactoredSGD(layer, row_lr=row_lr).step()
+
+
+@pytest.mark.parametrize("row_lr", [None, 0.3])
+def test_looked_up_rows_beside_a_batch_are_part_of_the_unit_unless_they_have_a_rule(
+    row_lr: float | None,
+) -> None:
+    layer = layer_of()
+    optimizer = zloss.FactoredSGD(layer, row_lr=row_lr)
+    loss = zloss.ZLoss()(layer(*a_batch()))
+    loss.backward()
+    alone = layer.grad_norm().item()
+    layer.rows(torch.tensor([3, 4])).square().sum().backward()
+    both, size = layer.grad_norm().item(), layer.weight().norm().item()
+    optimizer.step()
+    (unit,) = optimizer.units
+    # Both norms are of the same float32 numbers.
+    assert unit == pytest.approx(size / (both if row_lr is None else alone), rel=1e-5)
+    assert both > 1.01 * alone
 
 
 def test_an_infinite_gradient_is_refused_and_leaves_the_unit_open() -> None:
@@ -273,7 +292,10 @@ def test_a_refused_step_names_a_relative_rate() -> None:
         ({"lr": 1.0, "relative_lr": 1.0}, "give lr or relative_lr, not both, got 1.0 and 1.0"),
         ({"relative_lr": -1.0}, "relative_lr must be a finite number >= 0, got -1.0"),
         ({"relative_lr": float("inf")}, "relative_lr must be a finite number >= 0, got inf"),
-        ({"is_relative": True}, "has lr or relative_lr and weight_decay, got is_relative"),
+        (
+            {"is_relative": True},
+            "has lr or relative_lr, weight_decay, row_lr and row_eps, got is_relative",
+        ),
     ],
 )
 def test_bad_rates(options: dict[str, Any], message: str) -> None:

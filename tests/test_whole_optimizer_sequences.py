@@ -51,6 +51,7 @@ class Sequences(RuleBasedStateMachine):
     )
     def build(self, seed: int, bias: bool, momentum: float, decay: float) -> None:
         torch.manual_seed(seed)
+        self.has_bias = bias
         linear = nn.Linear(HIDDEN, CLASSES, bias=bias, dtype=torch.float64)
         self.options: dict[str, Any] = {"lr": 0.1, "momentum": momentum}
         self.output_options: dict[str, Any] = {"output_lr": 2.0, "output_weight_decay": decay}
@@ -115,11 +116,13 @@ class Sequences(RuleBasedStateMachine):
     @rule()
     def step(self) -> None:
         for scaler, optimizer in zip(self.scalers, self.optimizers, strict=True):
-            if self.is_scaled and self.recorded:
-                scaler.step(optimizer)
-                scaler.update()
-            else:
-                optimizer.step()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a step after zero_grad()
+                if self.is_scaled and self.recorded:
+                    scaler.step(optimizer)
+                    scaler.update()
+                else:
+                    optimizer.step()
             optimizer.zero_grad()
         self.recorded = 0
         assert self.scalers[0].get_scale() == self.scalers[1].get_scale()
@@ -153,8 +156,10 @@ class Sequences(RuleBasedStateMachine):
         saved.seek(0)
         states = torch.load(saved, weights_only=True)
         dense = [one.state_dict() for one in (self.optimizers[1], self.schedules[1])]
-        linear = nn.Linear(HIDDEN, CLASSES, bias=self.factored.output.has_bias, dtype=torch.float64)
+        linear = nn.Linear(HIDDEN, CLASSES, bias=self.has_bias, dtype=torch.float64)
         self.factored = Network(linear, is_dense=False)
+        for part, twin in zip(self.factored.children(), self.dense.children(), strict=True):
+            part.requires_grad_(next(twin.parameters()).requires_grad)
         self.make_optimizers()
         self.factored.load_state_dict(states[0])
         self.schedules[0].load_state_dict(states[2])
@@ -180,7 +185,9 @@ class Sequences(RuleBasedStateMachine):
 
     @rule()
     def refactor(self) -> None:
-        self.factored.output.refactor()
+        layer = self.factored.output
+        assert isinstance(layer, zloss.FactoredLinear)
+        layer.refactor()
 
     @invariant()
     def same_weights(self) -> None:

@@ -219,6 +219,14 @@ def factored_sgd(rng: random.Random) -> zloss.FactoredSGD:
     return zloss.FactoredSGD(factored(rng), 0.5)
 
 
+def trunk(_: random.Random) -> Given:
+    return Given(torch.optim.SGD, Kind.FUNCTION)
+
+
+def whole(rng: random.Random) -> zloss.Optimizer:
+    return zloss.Optimizer([factored(rng), linear(rng)], torch.optim.SGD, lr=0.1, output_lr=0.5)
+
+
 def embedding(_: random.Random) -> nn.Embedding:
     layer = nn.Embedding(CLASSES, WIDTH, sparse=True)
     layer(torch.randint(CLASSES, (ROWS,))).sum().backward()

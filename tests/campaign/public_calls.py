@@ -84,6 +84,14 @@ def layer_state(rng: random.Random) -> dict[str, Any]:
     return c.factored_sgd(rng).state_dict()
 
 
+def whole_state(rng: random.Random) -> dict[str, Any]:
+    return c.whole(rng).state_dict()
+
+
+def models(rng: random.Random) -> Given:
+    return Given([c.factored(rng), c.linear(rng)], Kind.OBJECT, {"module"})
+
+
 def optimizers(rng: random.Random) -> Given:
     return Given([c.row_sgd(rng)], Kind.OBJECT, {"empty list"})
 
@@ -127,6 +135,7 @@ _LAYERS: dict[str, Maker] = {
         synchronous=True,
         implementation="torch",
     ),
+    "FactoredLinear.attach": on(c.factored, "attach", optimizer=c.factored_sgd, mark_has_norm=True),
     "FactoredLinear.forward": on(c.factored, "forward", **BATCH),
     "FactoredLinear.from_linear": new(
         zloss.FactoredLinear.from_linear, linear=c.linear, ignore_index=-1, synchronous=True
@@ -248,6 +257,13 @@ _TRAINING: dict[str, Maker] = {
     "RowAdam.add_param_group": on(c.row_adam, "add_param_group", param_group=row_group),
     "RowAdam.load_state_dict": on(c.row_adam, "load_state_dict", state_dict=adam_state),
     "RowAdam.step": on(c.row_adam, "step", closure=c.closure),
+    "Optimizer": new(
+        zloss.Optimizer, model=models, trunk=c.trunk, output_lr=0.5, output_weight_decay=0.01
+    ),
+    "Optimizer.add_param_group": on(c.whole, "add_param_group", param_group=layer_group),
+    "Optimizer.load_state_dict": on(c.whole, "load_state_dict", state_dict=whole_state),
+    "Optimizer.step": on(c.whole, "step", closure=c.closure),
+    "Optimizer.zero_grad": on(c.whole, "zero_grad", set_to_none=True),
     "RowSGD": new(zloss.RowSGD, params=parameters, lr=0.5),
     "RowSGD.add_param_group": on(c.row_sgd, "add_param_group", param_group=row_group),
     "RowSGD.load_state_dict": on(c.row_sgd, "load_state_dict", state_dict=row_state),

@@ -92,8 +92,11 @@ def test_clipping_by_value_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_forgotten_output_layer_is_refused_in_the_first_step(tmp_path: Path) -> None:
-    module = Module(is_dense=False)
-    module.configure_optimizers = lambda: torch.optim.Adam(module.parameters())
+    class Forgetful(Module):
+        def configure_optimizers(self) -> Any:
+            return torch.optim.Adam(self.parameters())
+
+    module = Forgetful(is_dense=False)
     with pytest.raises(ValueError, match=r"Adam holds .* FactoredLinear.* zloss.Optimizer\(model"):
         trainer(tmp_path).fit(module, loader())
     assert not module.seen

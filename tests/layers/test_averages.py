@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import zloss
 from tests.layers.seeded_layers import REFUSED, seeded_batch, seeded_layer, train_seeded
 from tests.layers.small_layers import make_layer, train
 
@@ -33,10 +34,12 @@ def test_an_averaged_model_takes_the_layers_below_and_a_frozen_output(device: to
     below = torch.optim.swa_utils.AveragedModel(model[0])
     below.update_parameters(model[0])
     model.requires_grad_(False)
-    frozen = torch.optim.swa_utils.AveragedModel(model)
+    average = torch.optim.swa_utils.AveragedModel(model)
     for _ in range(3):
-        frozen.update_parameters(model)
-    assert torch.allclose(frozen.module[1].weight(), model[1].weight(), rtol=1e-12)
+        average.update_parameters(model)
+    frozen = average.module.get_submodule("1")
+    assert isinstance(frozen, zloss.FactoredLinear)
+    assert torch.allclose(frozen.weight(), model.get_submodule("1").weight(), rtol=1e-12)  # type: ignore[operator]
 
 
 def test_an_average_of_factors_by_hand_is_refused_when_it_is_used(device: torch.device) -> None:

@@ -74,7 +74,7 @@ def test_one_parameter_is_enough(name: str) -> None:
 def test_a_step_with_a_closure_is_refused_when_it_has_run() -> None:
     model = Model()
     with pytest.raises(ValueError, match=HOLDS.format("Adam")):
-        torch.optim.Adam(model.parameters()).step(model.backward)  # type: ignore[arg-type]
+        torch.optim.Adam(model.parameters()).step(model.backward)
 
 
 def test_a_gradient_for_embeddings_counts() -> None:

@@ -13,7 +13,7 @@ OF_THE_FACTORED_FORM = {
     *("grad_norm", "record", "recorded_gradient", "scale_grad_", "is_grad_unscaled"),
     *("unscale_grad_", "step_", "refactor", "refactors", "condition", "max_condition", "drift"),
     *("raise_faults", "synchronous", "waits_for_device", "uses_kernels", "begin_capture"),
-    *("end_capture", "settle_foreign_writes"),
+    *("end_capture", "settle_foreign_writes", "attach", "pending"),
 }
 
 

@@ -28,10 +28,10 @@ def test_a_mark_is_as_long_as_the_gradient(dtype: torch.dtype) -> None:
     layer, _ = marked_layer(dtype=dtype)
     for _ in range(3):  # they accumulate
         loss_of(layer).backward()
-        found = torch.nn.utils.get_total_norm([layer.gradient_mark.grad])
+        grad = layer.gradient_mark.grad
+        assert type(grad) is Tensor
+        found = torch.nn.utils.get_total_norm([grad])
         torch.testing.assert_close(found.double(), layer.grad_norm().double(), rtol=1e-6, atol=0)
-    assert isinstance(layer.gradient_mark.grad, Tensor)
-    assert type(layer.gradient_mark.grad) is Tensor
 
 
 def test_a_gradient_of_zeros_is_a_gradient() -> None:
@@ -109,22 +109,21 @@ def test_a_limit_above_the_norm_changes_nothing() -> None:
 
 
 def test_a_refused_change_leaves_everything_as_it_was() -> None:
-    model = nn.Sequential(nn.Linear(3, 6, dtype=torch.float64), make_layer(torch.device("cpu")))
-    optimizer = zloss.Optimizer(model, torch.optim.SGD, lr=1.0, output_lr=1.0)
-    layer = model[1]
+    trunk, layer = nn.Linear(3, 6, dtype=torch.float64), make_layer(torch.device("cpu"))
+    optimizer = zloss.Optimizer([trunk, layer], torch.optim.SGD, lr=1.0, output_lr=1.0)
     target = torch.tensor([1, 2])
-    before = layer.weight(), model[0].weight.detach().clone()
+    before = layer.weight(), trunk.weight.detach().clone()
 
     def backward() -> None:
-        zloss.ZLoss(a=0.2, b=8.0)(layer(model[0](torch.ones(2, 3).double()), target)).backward()
+        zloss.ZLoss(a=0.2, b=8.0)(layer(trunk(torch.ones(2, 3).double()), target)).backward()
 
     backward()
-    nn.utils.clip_grad_value_(model.parameters(), 1e-3)
+    nn.utils.clip_grad_value_([*trunk.parameters(), *layer.parameters()], 1e-3)
     for use in (optimizer.step, layer.grad_norm, backward):
         with pytest.raises(ValueError, match="more than a common factor"):
             use()
     assert torch.equal(layer.weight(), before[0])
-    assert torch.equal(model[0].weight, before[1])
+    assert torch.equal(trunk.weight, before[1])
     optimizer.zero_grad()
     backward()
     optimizer.step()

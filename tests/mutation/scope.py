@@ -29,6 +29,11 @@ class Target:
 _STEP = "tests/layers/test_one_step.py"
 _MIXED = "tests/layers/test_mixed_precision.py"
 _OPTIMIZERS = ("tests/test_optim.py", "tests/test_clipping.py", "tests/test_grad_scaler.py")
+_MARKED = (
+    "tests/layers/test_mark.py",
+    "tests/layers/test_forgotten.py",
+    "tests/test_whole_optimizer.py",
+)
 
 # Tests that look at these modules from nearby, and quick ones of whole layers.
 TARGETS = (
@@ -41,9 +46,11 @@ TARGETS = (
             "tests/layers/test_gradient_warnings.py",
             "tests/layers/test_zero_grad.py",
             "tests/layers/test_copies.py",
+            *_MARKED,
             *_OPTIMIZERS,
         ),
     ),
+    Target(file="src/zloss/layers/mark.py", tests=(*_MARKED, "tests/layers/test_averages.py")),
     Target(file="src/zloss/layers/gradient_norm.py", tests=(_STEP,)),
     Target(
         file="src/zloss/layers/matrix.py",

@@ -101,7 +101,8 @@ class FactoredLinear(Predicting, nn.Module):
     The layer copies the batch, so h and target may be overwritten once the forward pass is done. All gradients belong
     to the batch that the layer has seen. The backward pass of `nn.Linear` would raise an error there.
     Unlike with `nn.Linear`, a step uses up the gradient. `layer.V` is a parameter, so that it moves, saves and freezes
-    as usual, but it never has a `.grad`, and ordinary optimizers pass over it. The gradient is zeroed with the model's.
+    as usual, but it never has a `.grad`, and ordinary optimizers pass over it. Without an optimizer of its own, their
+    first step is an error. The gradient is zeroed with the model's.
     """
 
     U: Tensor  # (H, H)
@@ -262,6 +263,9 @@ class FactoredLinear(Predicting, nn.Module):
             mark_has_norm: let the mark have the norm of the gradient from now on, which takes a part of a step. Then
                 `torch.nn.utils.clip_grad_norm_` and `GradScaler` reach the gradient through the mark.
         """
+        check_flag("mark_has_norm", mark_has_norm)
+        if not isinstance(optimizer, Optimizer):
+            raise ValueError(f"optimizer must be an optimizer of torch, got {shown(optimizer)}")
         self.pending.attach(optimizer)
         if mark_has_norm:
             self.pending.mark_has_norm = True

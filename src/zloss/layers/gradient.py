@@ -175,7 +175,7 @@ class PendingGradient:
         self.mark = mark
         self.is_unscaled = False  # has a GradScaler divided what is recorded?
         self.mark_has_norm = False  # is the mark as long as the gradient?
-        self.is_passed_over = False  # did others take a step, and nobody who knows this gradient?
+        self.is_passed_over = False  # was there a step of others, and none that uses this gradient?
         self._records: list[RecordedGradient] = []
         self._appliers: WeakSet[Any] | None = (
             None  # optimizers that live, and this object after a `step_` by hand

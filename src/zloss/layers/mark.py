@@ -37,7 +37,7 @@ class GradientMark(nn.Parameter):
         return cls(zeros, requires_grad=weight.requires_grad)
 
     def detach(self) -> Tensor:
-        """Return the values as a tensor. Those of a layer that is trained refuse what averages of weights write."""
+        """Return the values as a tensor, which refuses an average of weights if the layer is trained."""
         plain = self.data
         return plain.as_subclass(_NoAverage) if self.requires_grad else plain
 

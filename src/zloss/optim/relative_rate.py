@@ -54,8 +54,8 @@ def unit_of(layer: FactoredLinear, *, counts_rows: bool = True) -> float | None:
     whole = layer.recorded_gradient()
     if whole is None:
         return None
-    has_rows = len(whole.h) > len(whole.curvature)
-    grad = whole if counts_rows else whole.of_batch()
+    has_rows, has_batch = len(whole.h) > len(whole.curvature), bool(len(whole.curvature))
+    grad = whole if counts_rows and has_batch else whole.of_batch()
     if must_not_wait():
         raise ValueError(
             "a captured step cannot find the unit of a relative learning rate, which has to wait for the device: take "
@@ -63,6 +63,11 @@ def unit_of(layer: FactoredLinear, *, counts_rows: bool = True) -> float | None:
         )
     norm = norm_of(grad, layer.wbar, layer.num_classes)
     gradient, left = torch.stack([norm, _part_along(grad, layer.num_classes)]).tolist()
+    if has_rows and not gradient:
+        raise ValueError(
+            "a relative learning rate needs a loss on the output of the layer, and the first gradient is of looked-up "
+            "rows alone: give an absolute one, as in FactoredSGD(layer, lr=0.1)"
+        )
     if not (math.isfinite(gradient) and gradient > 0):
         return None
     if not (has_rows or left <= _MOST_LEFT):
@@ -78,7 +83,7 @@ def unit_of(layer: FactoredLinear, *, counts_rows: bool = True) -> float | None:
 
 def check_saved(groups: Iterable[dict[str, Any]], states: Iterable[Any]) -> None:
     """Refuse groups and states of a state dict that no optimizer with relative rates has written."""
-    for group in (one for one in groups if "is_relative" in one):
+    for group in groups:
         check_flag("is_relative of a group in state_dict", group["is_relative"])
     for unit in (state[UNIT] for state in states if isinstance(state, dict) and UNIT in state):
         if not isinstance(unit, float) or not 0 < unit < math.inf:

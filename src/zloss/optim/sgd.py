@@ -146,7 +146,8 @@ class FactoredSGD(PlainSGD):
         groups = [{"is_relative": False} | group for group in saved]
         for group, before in zip(groups, own, strict=True):
             adopt_row_options(group, before)
-        check_saved_state(groups, own, state_dict["state"])
+        relative_rate.check_saved(groups, state_dict["state"].values())
+        check_saved_squares(groups, own, state_dict["state"])
         super().load_state_dict({**state_dict, "param_groups": groups})
 
     @property
@@ -218,8 +219,7 @@ class FactoredSGD(PlainSGD):
     def _find_units(self) -> None:
         """Find the units of relative rates for layers that take their first step."""
         for group in self.param_groups:
-            own = [one for one in group["params"] if one in self._layers]
-            for parameter in own if group["is_relative"] else ():
+            for parameter in group["params"] if group["is_relative"] else ():
                 if relative_rate.UNIT not in self.state.get(parameter, {}):
                     has_row_rule = group["row_lr"] is not None
                     unit = relative_rate.unit_of(
@@ -268,11 +268,3 @@ class FactoredSGD(PlainSGD):
 
 def _is_finite(record: RecordedGradient) -> bool:
     return bool(record.is_finite() & record.target_rows.isfinite().all())
-
-
-def check_saved_state(
-    saved: list[dict[str, Any]], groups: list[dict[str, Any]], state: dict[Any, Any]
-) -> None:
-    """Refuse groups and states that are not of such layers. `saved` has numbers where `groups` has parameters."""
-    relative_rate.check_saved(saved, state.values())
-    check_saved_squares(saved, groups, state)

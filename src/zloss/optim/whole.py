@@ -12,18 +12,20 @@ The marks have the norms of the factored gradients. So whatever clips, unscales 
 reaches these as well: see `zloss.layers.mark`.
 """
 
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, overload, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from zloss.inputs import check_callable, check_mapping, check_rates, shown
+from zloss.inputs import check_callable, check_flag, check_mapping
 from zloss.layers import FactoredLinear
 from zloss.layers.factored import living_layers
-from zloss.layers.mark import GradientMark
 from zloss.optim.groups import listed, saved_groups
-from zloss.optim.sgd import FactoredSGD, check_saved_state
+from zloss.optim.plain_sgd import PlainSGD
+from zloss.optim.sgd import FactoredSGD
+from zloss.optim.whole_arguments import check_outputs, checked_models, checked_trunk
 
 
 @runtime_checkable
@@ -31,6 +33,9 @@ class RowSparse(Protocol):
     """A head that may have row-sparse gradients, and then makes its own optimizer."""
 
     is_row_sparse: bool
+
+    def parameters(self) -> Iterable[Tensor]:
+        """Return all parameters."""
 
     def optimizer(
         self, *, lr: float | None = None, weight_decay: float = 0.0
@@ -52,7 +57,8 @@ class MarkedSGD(FactoredSGD):
             layer.attach(self, mark_has_norm=True)
 
     def _descend_all(self) -> None:
-        held = {parameter for group in self.param_groups for parameter in group["params"]}
+        groups = self.param_groups
+        held = {parameter for group in groups for parameter in group["params"]}
         for layer in self.layers:  # all of them, before any layer has moved
             if layer.gradient_mark not in held:
                 raise ValueError(
@@ -60,11 +66,15 @@ class MarkedSGD(FactoredSGD):
                     "load_state_dict(..., assign=True): make the optimizer anew"
                 )
             layer.recorded_gradient()  # refuses a mark that was not changed by one factor
-        super()._descend_all()
-
-    def _descend(self, parameter: Tensor, group: dict[str, Any]) -> None:
-        if not isinstance(parameter, GradientMark):
-            super()._descend(parameter, group)
+        without_marks = [[p for p in group["params"] if p in self._layers] for group in groups]
+        self.param_groups = [
+            group | {"params": weights}
+            for group, weights in zip(groups, without_marks, strict=True)
+        ]
+        try:
+            super()._descend_all()
+        finally:
+            self.param_groups = groups
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -117,19 +127,21 @@ class Optimizer(torch.optim.Optimizer):
         **options: Any,
     ) -> None:
         check_callable("trunk", trunk)
-        models = _checked_models(model)
+        models = checked_models(model)
         modules = {module: None for one in models for module in one.modules()}
         layers = [module for module in modules if isinstance(module, FactoredLinear)]
         heads = [one for one in modules if isinstance(one, RowSparse) and one.is_row_sparse]
-        own = {p for output in (*layers, *heads) for p in output.parameters()}
-        named = {p: name for one in models for name, p in one.named_parameters() if p not in own}
-        factored = {"relative_lr": output_relative_lr, "row_lr": output_row_lr}
-        rates = {"lr": output_lr, "weight_decay": output_weight_decay}
-        _check_outputs(rates | factored, has_layers=bool(layers), has_outputs=bool(own))
+        own = {p for one in (*layers, *heads) for p in one.parameters()}
+        named: dict[Tensor, str] = {
+            p: name for one in models for name, p in one.named_parameters() if p not in own
+        }
+        rates: dict[str, Any] = {"lr": output_lr, "weight_decay": output_weight_decay}
+        factored: dict[str, Any] = {"relative_lr": output_relative_lr, "row_lr": output_row_lr}
+        check_outputs(rates | factored, has_layers=bool(layers), has_outputs=bool(own))
         # In the order of their groups. Steps are taken in the opposite order.
         self._optimizers: list[torch.optim.Optimizer] = []
         if named:
-            self._optimizers.append(_checked_trunk(trunk(list(named), **options), named))
+            self._optimizers.append(checked_trunk(trunk(list(named), **options), named))
         self._optimizers += [head.optimizer(**rates) for head in heads]
         if layers:
             self._optimizers.append(MarkedSGD(layers, **rates, **factored))
@@ -169,6 +181,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients."""
+        check_flag("set_to_none", set_to_none)
         super().zero_grad(set_to_none)
         for layer in self.layers:
             layer.zero_grad()
@@ -206,12 +219,38 @@ class Optimizer(torch.optim.Optimizer):
         raise ValueError(f"the model had no {what} yet: make a new zloss.Optimizer")
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the options and the state of a `zloss.Optimizer` for such a model."""
+        """Load the options and the state of a `zloss.Optimizer` for such a model.
+
+        Options of the trunk that are missing stay as they are: optimizers of a newer torch may have more of them.
+        """
+        for prepare in self._optimizer_load_state_dict_pre_hooks.values():
+            own = dict(state_dict)
+            state_dict = prepare(self, own) or own
         saved = saved_groups(state_dict, self.param_groups)
-        for group in saved:
-            check_rates(group.get("lr"), group.get("weight_decay", 0.0))
-        check_saved_state(saved, self.param_groups, state_dict["state"])
-        super().load_state_dict(state_dict)
+        try:
+            for number in reversed(range(len(self._optimizers))):
+                self._load_part(number, saved, state_dict["state"])
+        except Exception:
+            self._share()  # as it was
+            raise
+        states = [inner.state for inner in self._optimizers]
+        self.state = defaultdict(dict, {p: state for one in states for p, state in one.items()})
+        parts = [iter(inner.param_groups) for inner in self._optimizers]
+        self.param_groups = [next(parts[number]) for number in self._owners]
+        self._share()
+        for conclude in self._optimizer_load_state_dict_post_hooks.values():
+            conclude(self)
+
+    def _load_part(self, number: int, saved: list[Any], state: Mapping[Any, Any]) -> None:
+        """Load what a state dict has for one of the optimizers inside."""
+        inner, groups = self._optimizers[number], []
+        for group, own, owner in zip(saved, self.param_groups, self._owners, strict=True):
+            if owner == number:
+                kept = () if isinstance(inner, PlainSGD) else own.keys() & inner.defaults.keys()
+                groups.append({name: own[name] for name in kept} | group)
+        numbers = [one for group in groups for one in group["params"]]
+        part = {one: state[one] for one in numbers if one in state}
+        inner.load_state_dict({"state": part, "param_groups": groups})
 
     def _share(self) -> None:
         """Give the optimizers inside the groups and the state of this one."""
@@ -228,48 +267,3 @@ class Optimizer(torch.optim.Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._share()
-
-
-def _checked_models(model: Any) -> list[nn.Module]:
-    models = [model] if isinstance(model, nn.Module) else listed(model)
-    if not models or not all(isinstance(one, nn.Module) for one in models):
-        raise ValueError(
-            f"model must be a module or several, got {shown(model)}: parameters alone do not show which of them are "
-            "those of an output layer"
-        )
-    return models
-
-
-def _check_outputs(rates: dict[str, Any], *, has_layers: bool, has_outputs: bool) -> None:
-    """Refuse rates of output layers that the model does not have."""
-    given = {name for name, value in rates.items() if value not in (None, 0.0)}
-    if given and not has_outputs:
-        raise ValueError(
-            f"the model has no FactoredLinear layer and no head with row-sparse gradients: leave out {_names_of(given)}"
-        )
-    if (lost := given & {"relative_lr", "row_lr"}) and not has_layers:
-        raise ValueError(f"the model has no FactoredLinear layer: leave out {_names_of(lost)}")
-
-
-def _names_of(rates: set[str]) -> str:
-    return " and ".join(f"output_{name}" for name in sorted(rates))
-
-
-def _checked_trunk(trunk: Any, named: dict[Tensor, str]) -> torch.optim.Optimizer:
-    """Return the optimizer of the trunk, or refuse one that cannot train exactly these parameters."""
-    if not isinstance(trunk, torch.optim.Optimizer):
-        raise ValueError(f"trunk must make an optimizer of torch, but made {shown(trunk)}")
-    if isinstance(trunk, torch.optim.LBFGS):
-        raise ValueError("LBFGS takes several looks at a step, and the output layers take one")
-    held = {parameter for group in trunk.param_groups for parameter in group["params"]}
-    if strangers := held.difference(named):
-        raise ValueError(
-            f"trunk must make an optimizer of the parameters that it is given, but {len(strangers)} others are in it"
-        )
-    missing = [name for p, name in named.items() if p.requires_grad and p not in held]
-    if missing:
-        raise ValueError(
-            f"trunk has left out {', '.join(missing)}, which would never move: give them to its optimizer, or freeze "
-            "them by requires_grad_(False)"
-        )
-    return trunk
