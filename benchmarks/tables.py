@@ -15,6 +15,7 @@ from benchmarks import (
     campaign_table,
     coverage_table,
     mutation_table,
+    rates,
     size_table,
     versions,
 )
@@ -53,6 +54,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "campaign": campaign_table.recorded_table,
     "coverage": coverage_table.recorded_table,
     "mutation": mutation_table.recorded_table,
+    "rates": rates.recorded_table,
     "size": size_table.recorded_table,
     "versions": versions.recorded_table,
 }
