@@ -53,14 +53,14 @@ CASES = (
     RateCase(part="chosen", task="ptb", hidden=64, batch=32, steps=1200),
     RateCase(part="chosen", task="ptb", hidden=64, batch=1000, steps=300),
     RateCase(part="chosen", task="ptb", hidden=256, batch=200, steps=400, activation="tanh"),
-    RateCase(part="chosen", task="yoochoose1_64", hidden=128, batch=500, steps=500),
-    RateCase(part="chosen", task="citeulike-t", hidden=64, batch=128, steps=800),
-    RateCase(part="chosen", task="zipf-1000000", hidden=64, batch=200, steps=500),
-    RateCase(part="checked", task="epd48", hidden=128, batch=250, steps=600),
-    RateCase(part="checked", task="fil8", hidden=64, batch=64, steps=1000),
-    RateCase(part="checked", task="fil8", hidden=512, batch=200, steps=60, activation="tanh"),
-    RateCase(part="checked", task="diginetica", hidden=64, batch=1000, steps=500),
-    RateCase(part="checked", task="zipf-100", hidden=32, batch=64, steps=1000),
+    RateCase(part="chosen", task="yoochoose1_64", hidden=128, batch=500, steps=250),
+    RateCase(part="chosen", task="citeulike-t", hidden=64, batch=128, steps=400),
+    RateCase(part="chosen", task="zipf-1000000", hidden=64, batch=200, steps=300),
+    RateCase(part="checked", task="epd48", hidden=128, batch=250, steps=300),
+    RateCase(part="checked", task="fil8", hidden=64, batch=64, steps=500),
+    RateCase(part="checked", task="fil8", hidden=256, batch=200, steps=40, activation="tanh"),
+    RateCase(part="checked", task="diginetica", hidden=64, batch=1000, steps=250),
+    RateCase(part="checked", task="zipf-100", hidden=32, batch=64, steps=400),
 )
 
 
