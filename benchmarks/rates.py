@@ -233,7 +233,10 @@ def main() -> None:
     kept = [record for record in kept if record.task not in names]
     for record in _measured((case for case in CASES if case.task in names), arguments.data):
         kept.append(record)
-        order = {(c.part, c.task, c.hidden, c.batch): place for place, c in enumerate(CASES)}
+        order: dict[RecordKey, int] = {
+            (case.part, case.task, case.hidden, case.batch): place
+            for place, case in enumerate(CASES)
+        }
         kept.sort(key=lambda one: (order[one.case], one.relative_lr))
         write_records(RECORDS, kept)
 
