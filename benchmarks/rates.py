@@ -208,7 +208,7 @@ def _row(records: list[RateRecord]) -> list[str]:
         f"{best.steps:,}",
         f"{best.lr:.3g}",
         f"{best.relative_lr:g}",
-        f"{min(ties):g} to {max(ties):g}",
+        f"{min(ties):g} to {max(ties):g}" if len(ties) > 1 else f"{ties[0]:g}",
         f"{best.top_10_error:.1f}",
         f"{default.top_10_error:.1f}",
         str(default.refactors),
