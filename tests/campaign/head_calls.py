@@ -130,7 +130,9 @@ HEAD_CALLS: dict[str, Maker] = {
     "SphericalOutput.forward": on(head("factored", "gram"), "forward", **BATCH, weight=c.weights),
     "SphericalOutput.logits": on(head("factored", "gram"), "logits", h=c.hidden),
     "SphericalOutput.scores": on(head("factored", "gram"), "scores", h=c.hidden),
-    "SphericalOutput.sgd": on(head("factored", "gram"), "sgd", lr=0.1, weight_decay=0.01),
+    "SphericalOutput.sgd": on(
+        head("factored"), "sgd", lr=Given(None, Kind.NUMBER), relative_lr=0.1, weight_decay=0.01
+    ),
     "softmax_implementations": new(zloss.softmax_implementations, device=torch.device("cpu")),
 }
 

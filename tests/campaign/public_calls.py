@@ -155,6 +155,7 @@ _LOSSES: dict[str, Maker] = {
     "SquaredError": new(zloss.SquaredError, **MANNERS),
     "TaylorSoftmax": new(zloss.TaylorSoftmax, **MANNERS),
     "SphericalSoftmax": new(zloss.SphericalSoftmax, eps=0.5, **MANNERS),
+    "ZLoss.parameters_for": on(loss("z_loss"), "parameters_for", num_classes=40),
     "ZLoss.per_example": on(loss("z_loss"), "per_example", stats=c.statistics),
     "SquaredError.per_example": on(loss("squared_error"), "per_example", stats=c.statistics),
     "TaylorSoftmax.per_example": on(loss("taylor_softmax"), "per_example", stats=c.statistics),
@@ -224,7 +225,11 @@ _STATISTICS: dict[str, Maker] = {
 _TRAINING: dict[str, Maker] = {
     "CapturedStep": new(zloss.CapturedStep, step=c.function, optimizers=optimizers),
     "FactoredSGD": new(
-        zloss.FactoredSGD, layers=lambda rng: [c.factored(rng)], lr=0.5, weight_decay=0.01
+        zloss.FactoredSGD,
+        layers=lambda rng: [c.factored(rng)],
+        lr=Given(None, Kind.NUMBER),
+        relative_lr=0.5,
+        weight_decay=0.01,
     ),
     "FactoredSGD.add_param_group": on(c.factored_sgd, "add_param_group", param_group=layer_group),
     "FactoredSGD.load_state_dict": on(c.factored_sgd, "load_state_dict", state_dict=layer_state),
