@@ -16,6 +16,7 @@ from benchmarks import (
     coverage_table,
     head_tables,
     mutation_table,
+    rates,
     size_table,
     versions,
 )
@@ -63,6 +64,7 @@ TABLES: dict[str, Callable[[], str]] = {
         )
     },
     "mutation": mutation_table.recorded_table,
+    "rates": rates.recorded_table,
     "size": size_table.recorded_table,
     "versions": versions.recorded_table,
 }

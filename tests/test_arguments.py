@@ -166,7 +166,7 @@ def test_classes_of_8_bits_are_no_mask() -> None:
 def test_rates_are_numbers(bad: Any) -> None:
     layer = zloss.FactoredLinear(WIDTH, CLASSES)
     head = zloss.HierarchicalSoftmax(WIDTH, CLASSES)
-    uses = [
+    uses: list[Callable[[], object]] = [
         lambda: zloss.RowSGD(head.parameters(), bad),
         lambda: zloss.RowAdam(head.parameters(), bad),
         lambda: head.sgd(bad),

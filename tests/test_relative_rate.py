@@ -184,9 +184,8 @@ def test_a_damaged_state_is_refused(unit: Any, flag: Any, message: str) -> None:
 
 def test_each_layer_has_its_unit_and_each_group_its_kind_of_rate() -> None:
     layers = [layer_of(H, classes) for classes in (C, 300, 80, 90)]
-    optimizer = zloss.FactoredSGD(
-        [{"layers": layers[:2]}, {"layers": layers[2], "lr": 0.1}], relative_lr=0.2
-    )
+    groups: list[dict[str, Any]] = [{"layers": layers[:2]}, {"layers": layers[2], "lr": 0.1}]
+    optimizer = zloss.FactoredSGD(groups, relative_lr=0.2)
     optimizer.add_param_group({"layers": layers[3], "relative_lr": 3.0})
     h, target = a_batch()
     before = [layer.weight() for layer in layers]

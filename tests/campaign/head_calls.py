@@ -159,6 +159,9 @@ HEAD_CALLS: dict[str, Maker] = {
         head("factored", "gram"), "optimizer", name="sgd", lr=0.1, weight_decay=0.01
     ),
     "SphericalOutput.scores": on(head("factored", "gram"), "scores", h=c.hidden),
+    "SphericalOutput.sgd": on(
+        head("factored"), "sgd", lr=Given(None, Kind.NUMBER), relative_lr=0.1, weight_decay=0.01
+    ),
     "softmax_implementations": new(zloss.softmax_implementations, device=torch.device("cpu")),
 }
 

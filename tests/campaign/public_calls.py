@@ -169,6 +169,7 @@ _LOSSES: dict[str, Maker] = {
     "SquaredError": new(zloss.SquaredError, **MANNERS, **_WEIGHTED),
     "TaylorSoftmax": new(zloss.TaylorSoftmax, **MANNERS, **_WEIGHTED),
     "SphericalSoftmax": new(zloss.SphericalSoftmax, eps=0.5, **MANNERS, **_WEIGHTED),
+    "ZLoss.parameters_for": on(loss("z_loss"), "parameters_for", num_classes=40),
     "ZLoss.per_example": on(loss("z_loss"), "per_example", stats=c.statistics),
     "SquaredError.per_example": on(loss("squared_error"), "per_example", stats=c.statistics),
     "TaylorSoftmax.per_example": on(loss("taylor_softmax"), "per_example", stats=c.statistics),
@@ -241,7 +242,8 @@ _TRAINING: dict[str, Maker] = {
     "FactoredSGD": new(
         zloss.FactoredSGD,
         layers=lambda rng: [c.factored(rng)],
-        lr=0.5,
+        lr=Given(None, Kind.NUMBER),
+        relative_lr=0.5,
         weight_decay=0.01,
         row_lr=0.3,
         row_eps=1e-6,
@@ -258,7 +260,13 @@ _TRAINING: dict[str, Maker] = {
     "RowAdam.load_state_dict": on(c.row_adam, "load_state_dict", state_dict=adam_state),
     "RowAdam.step": on(c.row_adam, "step", closure=c.closure),
     "Optimizer": new(
-        zloss.Optimizer, model=models, trunk=c.trunk, output_lr=0.5, output_weight_decay=0.01
+        zloss.Optimizer,
+        model=models,
+        trunk=c.trunk,
+        output_lr=0.5,
+        output_relative_lr=Given(None, Kind.NUMBER),
+        output_weight_decay=0.01,
+        output_row_lr=0.3,
     ),
     "Optimizer.add_param_group": on(c.whole, "add_param_group", param_group=layer_group),
     "Optimizer.load_state_dict": on(c.whole, "load_state_dict", state_dict=whole_state),

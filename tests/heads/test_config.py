@@ -223,17 +223,18 @@ def test_counts_change_nothing_elsewhere(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("classes", "softness"), [(100, 1.0), (10_000, 0.1), (200_000, 0.0224), (4_000_000, 0.005)]
+    ("classes", "softness", "b"),
+    [(100, 1.0, 3.33), (10_000, 0.1, 10.0), (200_000, 0.0224, 10.0), (4_000_000, 0.005, 10.0)],
 )
 def test_the_softness_of_the_z_loss_is_relative_to_the_largest_z(
-    classes: int, softness: float
+    classes: int, softness: float, b: float
 ) -> None:
     config = zloss.HeadConfig(head="factored")
-    assert config.loss_options(classes) == {"a": softness, "b": 10.0}
+    assert config.loss_options(classes) == {"a": softness, "b": b}
     built = config.build_loss(classes)
-    assert (built.a, built.b) == (softness, 10.0)
+    assert (built.a, built.b) == (softness, b)
     given = zloss.HeadConfig(head="factored", options={"a": 0.3}).build(2, classes)
-    assert (given.loss.a, given.loss.b) == (0.3, 10.0)  # type: ignore[union-attr]
+    assert (given.loss.a, given.loss.b) == (0.3, b)  # type: ignore[union-attr]
 
 
 # ---- mappings --------------------------------------------------------------------------------------------------------

@@ -93,11 +93,11 @@ def test_learning_rates_go_to_their_layers() -> None:
     rows, dense, head = build(small()).optimizers(lr=0.1, output_lr=50.0)
     assert [o.param_groups[0]["lr"] for o in (rows, dense, head)] == [0.1, 0.1, 50.0]
     assert isinstance(head, zloss.FactoredSGD)
-    assert [o.param_groups[0]["lr"] for o in build(small()).optimizers("adam", lr=0.1)] == [
-        0.1,
-        0.1,
-        0.1,
-    ]
+    _, _, default = build(small()).optimizers("adam", lr=0.1)
+    assert default.param_groups[0]["lr"] == 1.0
+    assert default.param_groups[0]["is_relative"]
+    others = build(small("hierarchical")).optimizers("adam", lr=0.1)
+    assert [o.param_groups[0]["lr"] for o in others] == [0.1, 0.1, 0.1]
 
 
 @pytest.mark.parametrize(

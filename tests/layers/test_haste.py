@@ -3,6 +3,7 @@
 import random
 import re
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -40,7 +41,7 @@ def test_training_at_the_named_rate_does_not_warn(seed: int) -> None:
     """Rates are drawn until one warns. The squared error does, as its gradient does not shrink as W grows."""
     draw = random.Random(seed)
     for _ in range(50):
-        case = {
+        case: dict[str, Any] = {
             "width": draw.choice([4, 16, 32]),
             "classes": draw.choice([2000, 5000, 20_000]),
             "batch": draw.choice([1, 8, 32]),
@@ -59,7 +60,7 @@ def test_training_at_the_named_rate_does_not_warn(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_the_default_of_the_z_loss_does_not_warn(seed: int) -> None:
     draw = random.Random(seed)
-    case = {
+    case: dict[str, Any] = {
         "width": draw.choice([8, 32, 64]),
         "classes": draw.choice([100, 1000, 10_000, 50_000]),
         "batch": draw.choice([4, 32, 200]),

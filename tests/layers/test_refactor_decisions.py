@@ -73,10 +73,15 @@ def test_a_refactor_is_counted() -> None:
 
 
 def refactor(
-    conditioning: Conditioning, *, steps: int, num_rows: int = 100_000, safe_lr: float = 8.0
+    conditioning: Conditioning,
+    *,
+    steps: int,
+    num_rows: int = 100_000,
+    safe_lr: float = 8.0,
+    lr: float = 4.0,
 ) -> list[str]:
-    """Refactor this number of steps after the last time, at a rate of 4, and return the warnings."""
-    conditioning.note_step(4.0, batch_rows=30, num_rows=num_rows, width=20)
+    """Refactor this number of steps after the last time, and return the warnings."""
+    conditioning.note_step(lr, batch_rows=30, num_rows=num_rows, width=20)
     conditioning.steps_since_refactor = steps
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -99,14 +104,20 @@ def test_a_refactor_after_ten_steps_is_not_hasty() -> None:
     assert [len(refactor(conditioning, steps=1)) for _ in range(5)] == [0, 0, 0, 0, 1]
 
 
-@pytest.mark.parametrize(("num_rows", "warns"), [(1000, False), (1001, True)])
+@pytest.mark.parametrize(("num_rows", "warns"), [(999, False), (1000, True)])
 def test_a_refactor_that_costs_no_more_than_the_steps_is_not_hasty(
     num_rows: int, warns: bool
 ) -> None:
-    """A pass over C rows costs C / (4 (B + H)) steps: with 1,000 of them here five."""
+    """A pass over C rows costs C / (4 (B + H)) steps: with 1,000 of them here five, this one included."""
     conditioning = Conditioning(None)
-    told = [refactor(conditioning, steps=5, num_rows=num_rows) for _ in range(5)]
+    told = [refactor(conditioning, steps=4, num_rows=num_rows) for _ in range(5)]
     assert any(told) == warns
+
+
+def test_nothing_is_named_for_a_rate_of_zero() -> None:
+    conditioning = Conditioning(None)
+    for _ in range(6):
+        assert not refactor(conditioning, steps=1, lr=0.0)
 
 
 def test_the_named_rate_is_a_quarter_of_what_makes_refactors_rare() -> None:

@@ -78,6 +78,8 @@ TARGETS = (
             "_MOST_OVER_LIMIT",
             "_TRUST",
             "(_HASTY_REFACTORS, _HASTY_STEPS)",
+            "_CLASSES_FOR_A_ROW",
+            "_MARGIN",
         ),
     ),
     Target(

@@ -38,6 +38,7 @@ def chosen_model(model: str, corpus: Corpus, budget: Budget, changes: Mapping[st
 def with_rate(chosen: Chosen, rate: float) -> Chosen:
     """Return the same model with another learning rate. The rate of the output keeps its ratio to it."""
     training = chosen.experiment.training
+    assert training.output_lr is not None, "the presets of these models have a number"
     # Six digits: more would look as if somebody had chosen them.
     output_rate = float(f"{rate * training.output_lr / training.lr:.6g}")
     return chosen.changed(dict(zip(RATES, (rate, output_rate), strict=True)))

@@ -257,12 +257,13 @@ class Conditioning:
 
         At `safe_lr` the latest step would have shrunk no direction of U by more than half.
         """
-        steps = self.steps_since_refactor
-        if steps >= min(_HASTY_STEPS, self._refactor_cost):
+        steps = self.steps_since_refactor + 1  # with the step that brings it about
+        # At the end of a schedule the rate may be 0, and a report from a GPU older than that.
+        if steps > min(_HASTY_STEPS, self._refactor_cost) or self._last_lr == 0:
             self._hasty_refactors, self._fewest_steps = 0, _HASTY_STEPS
             return
         self._hasty_refactors += 1
-        self._fewest_steps = min(self._fewest_steps, steps + 1)
+        self._fewest_steps = min(self._fewest_steps, steps)
         if self._hasty_refactors == _HASTY_REFACTORS:
             # With this rate, refactors would be rarer in the same proportion, were it not for smaller weights.
             rarer = self._last_lr * self._fewest_steps / _HASTY_STEPS
