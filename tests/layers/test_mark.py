@@ -150,6 +150,17 @@ def test_our_own_clipping_and_torchs_agree() -> None:
     torch.testing.assert_close(layers[0].weight(), layers[1].weight(), rtol=1e-12, atol=0)
 
 
+def test_scaling_by_hand_comes_on_top_of_clipping() -> None:
+    layer, optimizer = marked_layer()
+    loss_of(layer).backward()
+    before, limit = layer.weight(), layer.grad_norm().item() / 2
+    nn.utils.clip_grad_norm_(layer.parameters(), limit)
+    layer.scale_grad_(0.1)
+    optimizer.step()
+    moved = (layer.weight() - before).norm().item()
+    assert moved == pytest.approx(0.1 * limit, rel=1e-5)  # torch adds 1e-6
+
+
 def test_copies_have_marks_of_their_own() -> None:
     layer, _ = marked_layer()
     loss_of(layer).backward()
