@@ -63,7 +63,7 @@ CASES = (
     RateCase(part="checked", task="epd48", hidden=128, batch=250, steps=300),
     RateCase(part="checked", task="fil8", hidden=64, batch=64, steps=500),
     RateCase(part="checked", task="diginetica", hidden=64, batch=1000, steps=250),
-    RateCase(part="checked", task="zipf-100", hidden=32, batch=64, steps=400),
+    RateCase(part="checked", task="zipf-10000000", hidden=32, batch=200, steps=200),
 )
 
 
@@ -206,7 +206,7 @@ def _row(records: list[RateRecord]) -> list[str]:
         str(best.hidden),
         f"{best.batch:,}",
         f"{best.steps:,}",
-        f"{best.lr:.3g}",
+        f"{float(f'{best.lr:.3g}'):,g}",
         f"{best.relative_lr:g}",
         f"{min(ties):g} to {max(ties):g}" if len(ties) > 1 else f"{ties[0]:g}",
         f"{best.top_10_error:.1f}",
