@@ -38,7 +38,7 @@ def test_half_widths_are_their_definition() -> None:
         )
 
     def half_width_of_share(share: float) -> float:
-        """The shares that a test at 95 % would not reject, by the score test: Wilson's definition, without a formula."""
+        """From the shares that a score test at 95 % would not reject: Wilson's definition."""
         examples = len(ranks) * (population - 1) / (population - len(ranks))
         kept = [
             true
@@ -110,6 +110,6 @@ def test_no_interval_is_printed_as_zero() -> None:
     for size in (2, 10, 1000, 100_000):
         for population in (size + 1, 2 * size, 1000 * size):
             ranks = torch.randint(1, 300, (size,), generator=generator)
-            for text in formatted(Evaluation.of_ranks(ranks, population=population)).values():
-                width = text.partition(" ± ")[2].rstrip("%").replace(",", "")
-                assert width == "unknown" or float(width) > 0, text
+            for shown in formatted(Evaluation.of_ranks(ranks, population=population)).values():
+                width = shown.partition(" ± ")[2].rstrip("%").replace(",", "")
+                assert width == "unknown" or float(width) > 0, shown
