@@ -33,11 +33,21 @@ def plot(
         Path, typer.Option("--to", help="the file to write, .png, .svg or .pdf")
     ] = Path("runs.png"),
     metric: Annotated[str, typer.Option(help=SCORE_HELP)] = "top_10_error",
+    x: Annotated[
+        str,
+        typer.Option(
+            help="what to plot against: seconds of training steps without validations, epochs or steps"
+        ),
+    ] = "epochs",
 ) -> None:
-    """Plot validation curves of runs. Folders that cannot be read are named, with exit code 1."""
+    """Plot validation curves of runs. Folders that cannot be read are named, with exit code 1.
+
+    \b
+        zloss plot runs --x seconds --to time.svg   # what each run has reached after equal time
+    """
     found, faults = readable_runs(folders)
     readable = [run for run, _ in found]
-    left_out = plot_runs(readable, output, metric) if readable else []
+    left_out = plot_runs(readable, output, metric, x) if readable else []
     if readable:
         print_plainly(console, f"wrote {output}")
     for run in left_out:
