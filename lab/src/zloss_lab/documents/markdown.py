@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from textwrap import fill
 
-from reproduction.report.document import (
+from zloss_lab.documents.document import (
     BEST,
     Badge,
     Block,
