@@ -2,7 +2,7 @@
 
 From the records to verdicts:
 - `evidence.py`: the results and the timings (`timings.py`), or the command that makes missing ones
-- `intervals.py`, `comparisons.py`, `score_texts.py`: means over seeds, comparisons of two losses, and their texts
+- `comparisons.py`, `score_texts.py`: comparisons of two losses, and texts of means over seeds
 - `published.py`: the numbers that the paper prints, and its slips
 - `claims/`: every claim of the paper with the check that judges it, by the rules in `verdicts.py`
 

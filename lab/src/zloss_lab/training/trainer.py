@@ -19,6 +19,7 @@ from zloss.inputs import NotFiniteError
 from zloss_lab.checkpoints import CheckpointState, RunCheckpoint
 from zloss_lab.configuration import to_table
 from zloss_lab.evaluation import Evaluation, evaluate, finite, require_score
+from zloss_lab.run_starts import note_start
 from zloss_lab.runs import Run, RunError
 from zloss_lab.training.assembly import (
     batches_of,
@@ -94,6 +95,8 @@ class Trainer:
     def train(self) -> None:
         """Take all steps that are left. Ctrl-C ends training after the current step, with a checkpoint."""
         self._is_over = self._ends_here()
+        if not self._is_over:
+            note_start(self.run.folder, self.step, self.device)
         with deferred_interrupt() as is_asked_to_stop:
             while not self._is_over and self.schedule.lowered < self.config.training.stop_after:
                 loss = self.take_step()
