@@ -24,7 +24,7 @@ def runs(folders: Folders, as_json: AsJson = False) -> None:
         print(json.dumps(rows))
     elif rows:
         console.print(runs_table(rows, console.width))
-    _leave_out(faults)
+    end_with_faults(faults)
 
 
 def plot(
@@ -52,10 +52,10 @@ def plot(
         print_plainly(console, f"wrote {output}")
     for run in left_out:
         print_plainly(console, f"left out, without {metric} so far: {run.folder}")
-    _leave_out(faults)
+    end_with_faults(faults)
 
 
-def _leave_out(faults: list[str]) -> None:
+def end_with_faults(faults: list[str]) -> None:
     """Print the folders that were left out. If there are any, end with exit code 1."""
     for fault in faults:
         print_plainly(errors, f"left out: {fault}")

@@ -10,6 +10,7 @@ from zloss.names import check_name
 from zloss_lab.durable import write_file
 from zloss_lab.evaluation import SCORES, is_made_large
 from zloss_lab.runs import Run, RunError
+from zloss_lab.terminal import utf_8, visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,7 +66,8 @@ def draw_curves(runs: Sequence[Run], metric: str, x: str) -> tuple["Figure", lis
             *zip(*points, strict=True),
             marker=marker if len(points) <= _MOST_MARKED else "",
             color=f"C{number % _COLOURS}",
-            label=f"{names[run.folder]} ({_head(run)})",
+            # Dollars would begin a formula. A name that begins with _ would not be shown.
+            label=f"{_head(run)}: {names[run.folder]}".replace("$", r"\$"),
         )
     axes.set_xlabel(label)
     axes.set_ylabel(_y_label(metric))
@@ -111,8 +113,7 @@ def run_names(runs: Sequence[Run]) -> dict[Path, str]:
         run.folder: run.folder.name if count[run.folder.name] == 1 else str(run.folder)
         for run in runs
     }
-    # Only UTF-8 can be drawn.
-    return {folder: name.encode(errors="replace").decode() for folder, name in named.items()}
+    return {folder: utf_8(visible(name)) for folder, name in named.items()}
 
 
 def _head(run: Run) -> str:
