@@ -1,7 +1,7 @@
 """The first hour of a newcomer: what is typed, and what a person then reads.
 
-`HOUR` is the script. A step is a command of `zloss` or a Python program. To add one, add it to the list where a
-newcomer would come to it: steps use the files of those before them.
+`HOUR` is the script. A step is a command of `zloss` or a Python program. Add a new one to the list of its kind,
+after the steps whose files it uses.
 """
 
 from dataclasses import dataclass

@@ -10,6 +10,7 @@ import os
 import sys
 import tempfile
 import traceback
+from typing import IO
 
 import matplotlib
 import matplotlib.backends.backend_agg
@@ -59,7 +60,7 @@ def become(command: list[str], program: str) -> None:
         os._exit(status)
 
 
-def read(file: "tempfile._TemporaryFileWrapper[bytes]") -> str:
+def read(file: IO[bytes]) -> str:
     """Return what a process has written to a file."""
     file.seek(0)
     return file.read().decode()

@@ -1,4 +1,4 @@
-"""What the files of a run say about it: settings, scores, times, starts, and whether its training has ended."""
+"""The facts about a run in its files: settings, scores, times, starts, and whether its training has ended."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,8 +43,8 @@ class RunFacts:
     @property
     def step(self) -> int:
         """The number of steps so far. Ctrl-C saves a checkpoint after the last line of the metrics."""
-        steps = [record["step"] for record in self.metrics[-1:]]
-        return max([0, *steps, *([] if self.state is None else [self.state.step])])
+        logged = int(self.metrics[-1]["step"]) if self.metrics else 0
+        return max(logged, 0 if self.state is None else self.state.step)
 
     @property
     def epoch(self) -> float | None:
@@ -76,7 +76,7 @@ class RunFacts:
 
     @property
     def open_end(self) -> str | None:
-        """What is missing of the training, or None if it has ended as its config says."""
+        """The part of the training that is missing, or None if it has ended as its config says."""
         training, state, resume = (
             self.experiment.training,
             self.state,
