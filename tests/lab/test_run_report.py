@@ -159,7 +159,7 @@ def test_what_is_incomplete_is_said(copies: Path, tmp_path: Path) -> None:
     )
     for said in (
         "z0 has no validation yet.",
-        "stopped: stopped after step 30; go on with zloss train --resume.",
+        "stopped: not ended at step 30; go on with zloss train --resume.",
         "begun: no checkpoint yet;",
         "Left out: x is no run.",
         f"| z1 | {EN_DASH} | not noted: an earlier version |",

@@ -65,11 +65,11 @@ class RunFacts:
         return next((record for record in self.validations if record["step"] == step), None)
 
     def best_within(self, seconds: float, score: str) -> Record | None:
-        """Return the validation with the best score up to a time of training."""
+        """Return the validation with the best score up to a time of training. All validations have their times."""
         judged = [
             record
             for record in self.validations
-            if record.get(score) is not None and record.get("seconds", seconds + 1) <= seconds
+            if record.get(score) is not None and record["seconds"] <= seconds
         ]
         choose = max if is_made_large(score) else min
         return choose(judged, key=lambda record: float(record[score])) if judged else None
@@ -91,7 +91,7 @@ class RunFacts:
             or (training.seconds is not None and state.seconds >= training.seconds)
             or state.schedule.lowered >= training.stop_after
         )
-        return None if is_over else f"stopped after step {self.step:,}; {resume}"
+        return None if is_over else f"not ended at step {self.step:,}; {resume}"
 
 
 def readable_facts(runs: Sequence[Run]) -> tuple[list[RunFacts], list[str]]:

@@ -31,6 +31,7 @@ from zloss_lab.seed_intervals import estimate
 from zloss_lab.terminal import utf_8, visible
 
 _SEED = "training.seed"
+_COMPARED = ("seconds", "epochs")  # axes of the curves
 _PICTURE_SIZE = (5.0, 3.8)  # inches: letters stay readable on a phone
 _NOTHING = Cell("\N{EN DASH}", MISSING)
 
@@ -49,7 +50,7 @@ def build_report(facts: Sequence[RunFacts], faults: Sequence[str], metric: str) 
     sections = [
         Section("notes", "What to know before you compare", (bullets(_notes(facts, faults)),)),
         _scores_section(facts, scores),
-        *(section for x in AXES if (section := _curves_section(facts, metric, x, scores))),
+        *(part for x in _COMPARED if (part := _curves_section(facts, metric, x, scores))),
         *_seeds_sections(facts, scores),
         *_settings_sections(facts),
         _machines_section(facts),
@@ -74,7 +75,7 @@ def _overview(facts: Sequence[RunFacts]) -> Table:
         head = run.experiment.network.head
         epoch = _NOTHING if run.epoch is None else f"{run.epoch:.2f}"
         seconds = _NOTHING if run.seconds is None else f"{run.seconds:,.1f}"
-        state = "stopped" if run.open_end else "ended"
+        state = "not ended" if run.open_end else "ended"
         rows.append((run.name, head.head, head.loss, state, f"{run.step:,}", epoch, seconds))
     columns = ("run", "head", "loss", "training", "steps", "epochs", "seconds")
     return Table(columns, rows, words=4)
@@ -94,10 +95,10 @@ def _notes(facts: Sequence[RunFacts], faults: Sequence[str]) -> Iterator[str]:
             yield f"{run.name} has no metrics of its best checkpoint."
     if len({run.state.vocabulary for run in facts if run.state}) > 1:
         yield "The runs have different vocabularies: their scores cannot be compared."
-    samples = {(one["examples"], one["population"]) for run in facts if (one := run.best)}
-    if len(samples) > 1:
+    best = [one for run in facts if (one := run.best)]
+    if len({(one.get("examples"), one.get("population")) for one in best}) > 1:
         yield "The runs were validated on different numbers of examples."
-    if any(examples < population for examples, population in samples):
+    if any(name.endswith("_half_width") for one in best for name in one):
         yield "\N{PLUS-MINUS SIGN} is half of the 95 % interval of a sample. It says nothing about other seeds."
     machines = {
         (start.device, *sorted(start.versions.items())) for run in facts for start in run.starts
@@ -115,15 +116,14 @@ def _scores_section(facts: Sequence[RunFacts], scores: Sequence[str]) -> Section
 def _curves_section(
     facts: Sequence[RunFacts], metric: str, x: str, scores: Sequence[str]
 ) -> Section | None:
-    """Return the curves against an axis; None if no run has them, or for the axis that shows nothing new."""
-    key = AXES[x]
+    """Return the curves against an axis; None if no run has them."""
     with_curves = [
         run
         for run in facts
         if any(record.get(metric) is not None for record in run.validations)
-        and all(record.get(key) is not None for record in run.validations)
+        and all(record.get(AXES[x]) is not None for record in run.validations)
     ]
-    if x == "steps" or not with_curves:
+    if not with_curves:
         return None
     figure, _ = draw_curves([run.run for run in with_curves], metric, x)
     figure.set_size_inches(_PICTURE_SIZE)
@@ -138,23 +138,22 @@ def _curves_section(
     if left_out:
         blocks.append(paragraph(f"Not drawn, without {name} or {x}: {', '.join(left_out)}."))
     if x == "seconds":
-        blocks += _equal_time(facts, metric, scores)
+        blocks += _equal_time(with_curves, metric, scores)
     return Section(f"by-{x}", f"By {x} of training", tuple(blocks))
 
 
 def _equal_time(facts: Sequence[RunFacts], metric: str, scores: Sequence[str]) -> Iterator[Block]:
     """Yield a table of what every run has reached when the shortest one stopped."""
-    timed = [run for run in facts if any(one.get("seconds") is not None for one in run.validations)]
-    if len(timed) < 2:
+    if len(facts) < 2:
         return
-    seconds = min(run.validations[-1]["seconds"] for run in timed)
-    shortest = next(run for run in timed if run.validations[-1]["seconds"] == seconds)
+    shortest = min(facts, key=lambda run: float(run.validations[-1]["seconds"]))
+    seconds = float(shortest.validations[-1]["seconds"])
     yield paragraph(
         f"After equal time: the validation with the best {_label(metric)} within {seconds:,.1f} seconds, the time of "
         f"{shortest.name} up to its last validation."
     )
-    records = [run.best_within(seconds, metric) for run in timed]
-    yield _scores_table(timed, records, scores, "seconds")
+    records = [run.best_within(seconds, metric) for run in facts]
+    yield _scores_table(facts, records, scores, "seconds")
 
 
 def _seeds_sections(facts: Sequence[RunFacts], scores: Sequence[str]) -> Iterator[Section]:
