@@ -10,6 +10,8 @@ from hypothesis import settings
 
 import zloss
 
+pytest_plugins = ["tests.installed_wheels"]  # environments that several tests share
+
 # Without a GPU kernels run in Triton's interpreter. Triton asks once, when it is imported.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")

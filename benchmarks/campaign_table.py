@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.markdown_cells import markdown_table
-from reproduction.report.markdown import wrapped
+from zloss_lab.documents.markdown import wrapped
 from zloss_lab.records import Recordable, RecordKey, read_records_as, write_records
 
 RECORDS = Path(__file__).parent / "records"

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks.markdown_cells import markdown_table
-from reproduction.report.markdown import wrapped
+from zloss_lab.documents.markdown import wrapped
 from zloss_lab.records import Recordable, RecordKey, provenance, read_records_as, write_records
 
 ROOT = Path(__file__).parents[1]

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
-from reproduction.report.document import Table
-from reproduction.report.markdown import table_markdown
 from zloss_lab.bench.schema import BenchRecord
+from zloss_lab.documents.document import Table
+from zloss_lab.documents.markdown import table_markdown
 
 NOT_RUN = "not run"
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.training_records import LanguageModelRecord, LongRunRecord
-from reproduction.report.markdown import wrapped
 from reproduction.report.timings import FILES, fastest, time_of
 from reproduction.timed_parts import DEVICES, Device
 from zloss_lab.bench.schema import (
@@ -20,6 +19,7 @@ from zloss_lab.bench.schema import (
     NetworkRecord,
     RankingRecord,
 )
+from zloss_lab.documents.markdown import wrapped
 from zloss_lab.records import AnyRecordable, read_records, read_records_as
 
 # A step to look for: "entries" of heads, of which the fastest counts, and values of other fields of its record.

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from reproduction.budgets import FIXED
 from reproduction.report.evidence import Evidence
 from reproduction.report.figures.canvas import BLACK, BLUE, GREEN, INK, ORANGE, RED, STYLE
-from reproduction.report.intervals import estimate
 from reproduction.report.large_text_tables import text_title
 from reproduction.report.timings import duration, fastest, time_of
 from reproduction.scores import top
 from zloss_lab.bench.schema import LayerRecord
 from zloss_lab.records import read_records_as
+from zloss_lab.seed_intervals import estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

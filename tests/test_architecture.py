@@ -232,7 +232,7 @@ def test_what_is_short_or_says_why_is_accepted(source: str) -> None:
         ("reproduction.budgets", "from reproduction.running import ledger", "is above it"),
         (
             "reproduction.running.ledger",
-            "from reproduction.report.document import Table",
+            "from reproduction.report.evidence import Evidence",
             "know each other",
         ),
         ("zloss.optim", "import zloss.nowhere", "no module of ours"),

@@ -2,13 +2,13 @@
 
 From the records to verdicts:
 - `evidence.py`: the results and the timings (`timings.py`), or the command that makes missing ones
-- `intervals.py`, `comparisons.py`, `score_texts.py`: means over seeds, comparisons of two losses, and their texts
+- `comparisons.py`, `score_texts.py`: comparisons of two losses, and texts of means over seeds
 - `published.py`: the numbers that the paper prints, and its slips
 - `claims/`: every claim of the paper with the check that judges it, by the rules in `verdicts.py`
 
-From the evidence to a document without markup (`document.py`), and from there to files:
+From the evidence to a document without markup, and from there to files, by `zloss_lab.documents`:
 - `*_tables.py`, `table_cells.py`, `figures/`: our numbers beside the numbers of the paper
 - `summary.py`, `topics.py`, `methods.py`: the sections, which `full_report.py` puts together
-- `html.py` renders the page with `page.css`; `markdown.py` renders `excerpts.py`, the tables of `docs/`
+- `claims.css`: the look of claims and verdicts on the page; `excerpts.py`: the tables of `docs/`
 - `command.py`: the command line
 """

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from reproduction.report.claims import JudgedClaim
-from reproduction.report.document import Badge, Cell, Table
 from reproduction.report.verdicts import Verdict
+from zloss_lab.documents.document import Badge, Cell, Table
 
 
 def claims_table(claims: Iterable[JudgedClaim], role: str = "") -> Table:

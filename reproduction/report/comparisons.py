@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean
 
-from reproduction.report.intervals import Difference, difference
 from reproduction.report.score_texts import difference_text, score_label
 from reproduction.results.schema import LargeTextResult
 from reproduction.scores import is_error, top
+from zloss_lab.seed_intervals import Difference, difference
 
 ENOUGH_SEEDS = 5
 _CLOSE = 0.01  # one point of error

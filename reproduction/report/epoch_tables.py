@@ -1,6 +1,5 @@
 """Table 1: the time of an epoch, ours beside the paper's."""
 
-from reproduction.report.document import Row, Table
 from reproduction.report.evidence import Evidence
 from reproduction.report.published import EPOCH_S, HARDWARE, epoch_ratio
 from reproduction.report.score_texts import TIMES
@@ -9,6 +8,7 @@ from reproduction.report.timings import duration
 from reproduction.timed_parts import DEVICES, PARTS, PLACES, Device, Part, bench_command
 from zloss_lab.bench.entries import head_title
 from zloss_lab.bench.model_suite import BATCHES, EPOCH_NGRAMS
+from zloss_lab.documents.document import Row, Table
 
 _TITLES = {"softmax": "softmax", "hierarchical": "H-softmax", "z_loss": "Z-loss"}
 _PART_TITLES: dict[Part, str] = {"model": "net1", "output": "output"}

@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple, TypeVar
 
 from reproduction.budgets import CONVERGED, FIXED, budget_order
 from reproduction.paper_figures import FIGURE_3_B, PENN_TREEBANK
-from reproduction.report.intervals import Estimate, estimate
 from reproduction.report.timings import Timings
 from reproduction.results.paper_results import PaperResults
 from reproduction.results.schema import (
@@ -20,6 +19,7 @@ from reproduction.results.schema import (
     TunedResult,
 )
 from reproduction.timed_parts import Device, Part, bench_command
+from zloss_lab.seed_intervals import Estimate, estimate
 
 Split = Literal["valid", "test"]
 ScoresByValue = dict[float, list[float]]  # scores, one a seed, by a or by b

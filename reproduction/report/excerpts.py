@@ -6,15 +6,15 @@ from functools import partial
 from reproduction.paper_figures import LOSS_TITLES
 from reproduction.report.claim_tables import claims_table
 from reproduction.report.claims import judged_claims
-from reproduction.report.document import Block, Code, Table, paragraph
 from reproduction.report.epoch_tables import epochs_notes, epochs_table
 from reproduction.report.evidence import VARIANTS, Evidence, NotRunError
 from reproduction.report.large_text_tables import all_scores_tables, equal_time_table, final_tables
 from reproduction.report.loss_tables import loss_blocks, score_blocks, scores_table
-from reproduction.report.markdown import markdown_of
 from reproduction.report.parameter_tables import curves_table, sweep_table
 from reproduction.report.same_time_tables import SAME_TIME_NOTE, same_time_tables
 from zloss.heads.config import SPHERICAL
+from zloss_lab.documents.document import Block, Code, Table, paragraph
+from zloss_lab.documents.markdown import markdown_of
 
 Excerpt = Callable[[Evidence], Iterable[Block]]
 

@@ -1,11 +1,20 @@
 """The report as a document: verdicts on all claims, every figure and table beside the paper's, and the methods."""
 
 from collections.abc import Iterator, Sequence
+from importlib import resources
 from pathlib import Path
 
 from reproduction.report.claim_tables import claims_table
 from reproduction.report.claims import JudgedClaim, judged_claims
-from reproduction.report.document import (
+from reproduction.report.evidence import Evidence, NotRunError
+from reproduction.report.figures import FIGURES
+from reproduction.report.figures.canvas import drawing
+from reproduction.report.methods import methods_section, settings_section
+from reproduction.report.published import ADDRESS, CITATION, SLIPS
+from reproduction.report.summary import summary_section
+from reproduction.report.topics import TOPICS
+from reproduction.report.verdicts import RULES, Verdict
+from zloss_lab.documents.document import (
     Block,
     Bullets,
     Code,
@@ -16,15 +25,7 @@ from reproduction.report.document import (
     bullets,
     paragraph,
 )
-from reproduction.report.evidence import Evidence, NotRunError
-from reproduction.report.figures import FIGURES
-from reproduction.report.figures.canvas import drawing
-from reproduction.report.html import html_of
-from reproduction.report.methods import methods_section, settings_section
-from reproduction.report.published import ADDRESS, CITATION, SLIPS
-from reproduction.report.summary import summary_section
-from reproduction.report.topics import TOPICS
-from reproduction.report.verdicts import RULES, Verdict
+from zloss_lab.documents.html import html_of
 from zloss_lab.durable import write_file
 
 
@@ -76,6 +77,7 @@ def build_report(evidence: Evidence) -> Document:
             _missing_section(claims),
             settings_section(evidence),
         ),
+        style=resources.files("reproduction.report").joinpath("claims.css").read_text("utf-8"),
     )
 
 

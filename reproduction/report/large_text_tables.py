@@ -6,7 +6,6 @@ from statistics import fmean
 
 from reproduction.budgets import CONVERGED, FIXED, budget_order, budget_title
 from reproduction.large_text_models import CONSTANT, MODELS, model_title
-from reproduction.report.document import BEST, Cell, Row, Table
 from reproduction.report.evidence import (
     Evidence,
     NotRunError,
@@ -14,12 +13,13 @@ from reproduction.report.evidence import (
     TrainingsByModel,
     models_command,
 )
-from reproduction.report.intervals import estimate
 from reproduction.report.published import FINAL_ERRORS, FINAL_SCORES
 from reproduction.report.score_texts import estimate_text, score_label, score_text
 from reproduction.report.table_cells import NOT_PRINTED, NOT_RUN, close_calls_text
 from reproduction.report.timings import duration
 from reproduction.scores import MRR, PAPER_SCORES, is_error, top
+from zloss_lab.documents.document import BEST, Cell, Row, Table
+from zloss_lab.seed_intervals import estimate
 
 _MAIN_ERRORS = (top(1), top(10), top(100))
 

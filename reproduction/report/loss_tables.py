@@ -5,9 +5,7 @@ from statistics import fmean
 
 from reproduction.paper_figures import FIGURE_LOSSES, FIGURE_SCORES, LOSS_TITLES
 from reproduction.report.comparisons import compare
-from reproduction.report.document import BEST, Block, Cell, Row, Table, paragraph
 from reproduction.report.evidence import Evidence, NotRunError, experiment_command
-from reproduction.report.intervals import estimate
 from reproduction.report.score_texts import estimate_text, score_label
 from reproduction.report.table_cells import (
     MARKS_NOTE,
@@ -17,6 +15,8 @@ from reproduction.report.table_cells import (
     seeds_text,
 )
 from reproduction.scores import is_error
+from zloss_lab.documents.document import BEST, Block, Cell, Row, Table, paragraph
+from zloss_lab.seed_intervals import estimate
 
 _DIFFERENCES_NOTE = (
     "The numbers are differences of means with Welch's 95 % interval, for errors in points. Below zero the Z-loss is "

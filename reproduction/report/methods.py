@@ -6,7 +6,6 @@ from typing import Any
 from reproduction.budgets import budget_title
 from reproduction.large_text_models import model_title
 from reproduction.paper_figures import LOSS_TITLES, PENN_TREEBANK
-from reproduction.report.document import Block, Heading, Section, Table, bullets, paragraph
 from reproduction.report.evidence import Evidence
 from reproduction.report.score_texts import TIMES, score_label
 from reproduction.report.table_cells import seeds_text
@@ -19,6 +18,7 @@ from reproduction.results.schema import (
 from zloss_lab.bench.schema import BenchRecord
 from zloss_lab.corpora import CATALOGUE
 from zloss_lab.corpora.catalogue import SPLITS
+from zloss_lab.documents.document import Block, Heading, Section, Table, bullets, paragraph
 from zloss_lab.experiments import preset_network
 
 

@@ -4,11 +4,11 @@ from statistics import fmean
 
 from reproduction.paper_figures import CURVE_ERRORS
 from reproduction.report.claims.parameters import minimum
-from reproduction.report.document import BEST, Cell, Row, Table
 from reproduction.report.evidence import Evidence, estimates
-from reproduction.report.intervals import estimate
 from reproduction.report.score_texts import estimate_text, score_label
 from reproduction.scores import ERRORS
+from zloss_lab.documents.document import BEST, Cell, Row, Table
+from zloss_lab.seed_intervals import estimate
 
 
 def sweep_table(evidence: Evidence) -> Table:

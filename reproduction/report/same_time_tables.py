@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from reproduction.budgets import FIXED, budget_title
 from reproduction.large_text_models import SOFTMAXES, model_title
 from reproduction.report.comparisons import compare_models, validating_best
-from reproduction.report.document import Row, Table
 from reproduction.report.evidence import Evidence, NotRunError, models_command
 from reproduction.report.large_text_tables import TimedTrainings, text_title, trainings_by_time
 from reproduction.report.score_texts import score_label
 from reproduction.report.table_cells import MARKS_NOTE, difference_cell
 from reproduction.report.timings import duration
 from reproduction.scores import ERRORS
+from zloss_lab.documents.document import Row, Table
 
 _SAME_TIME = 1.01  # trainings of a fixed time end within a step of it
 

@@ -1,7 +1,7 @@
 """Scores as texts of tables and sentences."""
 
-from reproduction.report.intervals import Difference, Estimate
 from reproduction.scores import is_error
+from zloss_lab.seed_intervals import Difference, Estimate
 
 # Typed by name, because they look like other characters in a text editor.
 MINUS, TIMES = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}"

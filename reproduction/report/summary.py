@@ -14,7 +14,13 @@ from reproduction.report.claims.large_texts import (
     on_every_text,
 )
 from reproduction.report.comparisons import compare, compare_models, validating_best
-from reproduction.report.document import (
+from reproduction.report.evidence import Evidence, NotRunError, models_command
+from reproduction.report.published import EPOCH_S, convergence_ratio, epoch_ratio
+from reproduction.report.score_texts import TIMES, difference_text
+from reproduction.report.timings import duration
+from reproduction.scores import top
+from reproduction.timed_parts import Device, Part, bench_command
+from zloss_lab.documents.document import (
     Block,
     Bullets,
     Headline,
@@ -23,12 +29,6 @@ from reproduction.report.document import (
     Section,
     paragraph,
 )
-from reproduction.report.evidence import Evidence, NotRunError, models_command
-from reproduction.report.published import EPOCH_S, convergence_ratio, epoch_ratio
-from reproduction.report.score_texts import TIMES, difference_text
-from reproduction.report.timings import duration
-from reproduction.scores import top
-from reproduction.timed_parts import Device, Part, bench_command
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 from reproduction.report.comparisons import ENOUGH_SEEDS, Comparison, Standing, compare
-from reproduction.report.document import EVEN, LOST, MISSING, WON, Cell
 from reproduction.report.score_texts import difference_text, score_label
 from reproduction.results.schema import Choice, TrainingResult
+from zloss_lab.documents.document import EVEN, LOST, MISSING, WON, Cell
 
 NOT_RUN = Cell("not run", MISSING)
 NOT_PRINTED = "/"  # as in the paper

@@ -6,17 +6,6 @@ from dataclasses import dataclass
 from reproduction.paper_figures import FIGURE_3_B
 from reproduction.report.claim_tables import verdict_badge
 from reproduction.report.claims import JudgedClaim
-from reproduction.report.document import (
-    Block,
-    Bullets,
-    Code,
-    Heading,
-    Paragraph,
-    Picture,
-    Section,
-    bullets,
-    paragraph,
-)
 from reproduction.report.epoch_tables import epochs_notes, epochs_table
 from reproduction.report.evidence import VARIANTS, Evidence, NotRunError
 from reproduction.report.figures import FIGURES
@@ -29,6 +18,17 @@ from reproduction.report.large_text_tables import (
 from reproduction.report.loss_tables import loss_blocks, score_blocks
 from reproduction.report.parameter_tables import curves_table, sweep_table
 from reproduction.report.same_time_tables import SAME_TIME_NOTE, same_time_tables
+from zloss_lab.documents.document import (
+    Block,
+    Bullets,
+    Code,
+    Heading,
+    Paragraph,
+    Picture,
+    Section,
+    bullets,
+    paragraph,
+)
 
 Content = Callable[[Evidence], Iterator[Block]]
 

@@ -95,7 +95,10 @@ def test_from_text_to_predictions(
         (("train", "NOWHERE", "--resume"), "is not a run"),
         (("evaluate", "NOWHERE"), "is not a run"),
         (("runs", "NOWHERE"), "no runs in"),
-        (("plot", "RUN", "--metric", "beauty"), "has no beauty; it has top_1_error, top_5_error"),
+        (
+            ("plot", "RUN", "--metric", "beauty"),
+            "unknown score: 'beauty'; known: top_1_error, top_5_error",
+        ),
         (("data", "info", "NOWHERE"), "NOWHERE"),
         (
             ("data", "prepare", "ptbb", "--to", "NEW"),

@@ -9,6 +9,7 @@ import pytest
 
 from tests.lab.command_line import SETTINGS, prepared_run, zloss
 from zloss_lab.runs import Run
+from zloss_lab.score_table import score_text
 from zloss_lab.terminal import console
 
 
@@ -68,12 +69,12 @@ def test_a_narrow_screen_shows_fewer_numbers_and_cuts_none(
     monkeypatch.setattr(console, "width", columns)
     monkeypatch.chdir(run.parent.parent)
     assert zloss("runs", "runs", "--json") == 0
-    row = list(json.loads(capsys.readouterr().out.splitlines()[-1])[0].values())
+    row = json.loads(capsys.readouterr().out.splitlines()[-1])[0]
     assert zloss("runs", "runs") == 0
     out = capsys.readouterr().out
     line = next(line for line in out.splitlines() if "runs/one" in line)
-    numbers = [f"{cell:.4g}" for cell in row if isinstance(cell, int | float)]
-    assert line.split() == ["runs/one", *row[1:3], *numbers[:shown]]
+    scores = [score_text(name, cell) for name, cell in row.items() if isinstance(cell, float)]
+    assert line.split() == ["runs/one", row["head"], row["loss"], "40", *scores][: 3 + shown]
     assert ("no room for" in out) == (columns < 80)
     if columns == 60:
         assert "no room for mrr, perplexity: --json has all" in " ".join(out.split())

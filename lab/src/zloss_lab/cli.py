@@ -12,6 +12,7 @@ from zloss_lab.commands.bench_commands import bench
 from zloss_lab.commands.data import data
 from zloss_lab.commands.evaluate import evaluate
 from zloss_lab.commands.predict import predict
+from zloss_lab.commands.report import report
 from zloss_lab.commands.runs_and_plot import plot, runs
 from zloss_lab.commands.train import train
 from zloss_lab.commands.tune import tune
@@ -25,7 +26,7 @@ app = typer.Typer(
 )
 for group, name in ((data, "data"), (bench, "bench"), (tune, "tune")):
     app.add_typer(group, name=name)
-for command in (train, evaluate, predict, runs, plot):
+for command in (train, evaluate, predict, runs, plot, report):
     app.command()(command)
 
 

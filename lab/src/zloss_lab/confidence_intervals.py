@@ -1,13 +1,21 @@
 """Confidence intervals of scores that were measured on a sample.
 
-A sample is drawn without replacement. For every score it gives a mean m and a standard deviation s. The half-width of
-the 95 % confidence interval follows from the normal approximation,
+A sample of n examples is drawn without replacement from N. All intervals are at 95 %.
 
-    1.96 s sqrt((1 - n / N) / n)                    n examples of N
+A top-k error is a share p of the examples. Its interval is Wilson's, with n (N - 1) / (N - n) in place of n:
 
-For the mean rank this is rough, because a few targets have very large ranks. For an error near 0 or 1 it is too small.
-The perplexity is exp(m), where m is the mean negative log-probability. Its half-width is exp(m) times the half-width
-of m (delta method).
+    (p + z^2 / 2n +- z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)         z = 1.96
+
+It lies within 0 and 1, and is never empty, also if all examples or none are errors. It is not symmetric around p. The
+half-width is the distance from p to the end that is farther away.
+
+Every other score is a mean m of values with a standard deviation s. Its half-width is that of the normal approximation,
+
+    1.96 s sqrt((1 - n / N) / n)
+
+For the mean rank this is rough, because a few targets have very large ranks. The perplexity is exp(m), where m is the
+mean negative log-probability. Its half-width is exp(m) times the half-width of m (delta method). If all values are the
+same, or there is a single one, they tell nothing about the others, and the half-width is infinite.
 """
 
 import math
@@ -41,15 +49,27 @@ def half_widths(
     """Return the half-widths for a sample of a population of N examples.
 
     >>> round(half_widths(torch.tensor([1, 2, 4, 4]), None, ks=(3,), population=8).top_k_error[3], 3)
-    0.4
+    0.298
     """
     left_out = 1 - len(ranks) / population
     return HalfWidths(
-        top_k_error={k: _half_width(ranks > k, left_out) for k in ks},
+        top_k_error={k: _half_width_of_share(ranks > k, population) for k in ks},
         mean_reciprocal_rank=_half_width(1 / ranks.double(), left_out),
         mean_rank=_half_width(ranks, left_out),
         perplexity=None if log_prob is None else _half_width_of_perplexity(log_prob, left_out),
     )
+
+
+def _half_width_of_share(is_error: Tensor, population: int) -> float:
+    """Return the larger distance from a share to the ends of its Wilson interval."""
+    share = is_error.double().mean().item()
+    examples = len(is_error) * (population - 1) / (population - len(is_error))
+    middle = share + _NORMAL_95**2 / (2 * examples)
+    spread = math.sqrt(share * (1 - share) / examples + (_NORMAL_95 / (2 * examples)) ** 2)
+    low, high = (
+        (middle + sign * _NORMAL_95 * spread) / (1 + _NORMAL_95**2 / examples) for sign in (-1, 1)
+    )
+    return max(share - low, high - share)
 
 
 def _half_width_of_perplexity(log_prob: Tensor, left_out: float) -> float:
@@ -57,10 +77,10 @@ def _half_width_of_perplexity(log_prob: Tensor, left_out: float) -> float:
 
 
 def _half_width(values: Tensor, left_out: float) -> float:
-    """Return half the width of the interval of a mean; infinity if the values are infinite or a single one."""
+    """Return half the width of the interval of a mean; infinity if the values do not tell how much they vary."""
     if len(values) < 2:
         return math.inf
     variance = values.double().var().item()
-    if not math.isfinite(variance):
+    if not (math.isfinite(variance) and variance > 0):
         return math.inf
     return _NORMAL_95 * math.sqrt(variance * left_out / len(values))

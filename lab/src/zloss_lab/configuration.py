@@ -68,17 +68,33 @@ def to_table(config: Any) -> dict[str, Any]:
 def overridden(table: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the table with new values at dotted keys, such as `{"training.lr": 0.1}`.
 
+    A table is set before the keys in it, whatever their order.
+
     >>> overridden({"training": {"lr": 1.0, "seed": 0}}, {"training.lr": 0.1})
     {'training': {'lr': 0.1, 'seed': 0}}
+    >>> overridden({}, {"oven.heat": 200, "oven": {"door": "shut"}})
+    {'oven': {'door': 'shut', 'heat': 200}}
     """
     result = dict(table)
-    for path, value in settings.items():
+    for path, value in sorted(settings.items(), key=lambda setting: setting[0].count(".")):
         first, _, rest = path.partition(".")
         inner = result.get(first, {})
         if rest and not isinstance(inner, Mapping):
             raise ConfigError(f"{path} cannot be set: {first} is {inner!r}, not a table")
         result[first] = overridden(inner, {rest: value}) if rest else value
     return result
+
+
+def with_named_head(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the table of an experiment, or a part of one, in which a head given by its name alone is a table.
+
+    >>> with_named_head({"network": {"context": 4, "head": "sampled"}})
+    {'network': {'context': 4, 'head': {'head': 'sampled'}}}
+    """
+    network = table.get("network")
+    if not isinstance(network, Mapping) or not isinstance(network.get("head"), str):
+        return dict(table)
+    return {**table, "network": {**network, "head": {"head": network["head"]}}}
 
 
 def dotted(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -87,7 +87,7 @@ class NetworkConfig:
         if self.output_scale != 1 and self.head.head not in SCALABLE_HEADS:
             raise ValueError(
                 f"output_scale={self.output_scale} is for the heads {', '.join(SCALABLE_HEADS)}: the {self.head.head} "
-                "head starts at a scale of its own; use output_scale=1"
+                "head starts at a scale of its own; set network.output_scale=1"
             )
         check_name("precision", self.precision, get_args(TrunkPrecision))
         check_name("head_precision", self.head_precision, get_args(HeadPrecision))

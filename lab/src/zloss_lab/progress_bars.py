@@ -83,9 +83,14 @@ def byte_bar(console: Console) -> Iterator[ByteWatcher]:
 def count_bar(console: Console, what: str) -> Iterator[CountWatcher]:
     """Show the progress in things that `what` names, and yield the function that updates it."""
     columns = (TextColumn(what), BarColumn(None), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    with _once_used(Progress(*columns, console=console, transient=True)) as bar:
+        task = bar.add_task("", total=None, visible=False)
+
+        def watch(done: int, total: int) -> None:
+            bar.start()
+            bar.update(task, completed=done, total=total, visible=True)
+
+        yield watch
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
     config.json               the configuration with all its fields
     metrics.jsonl             a JSON object on each line: training and validation, with the step
+    starts.jsonl              the machines and versions that it was trained with, see `run_starts.py`
     events.out.tfevents...    the same metrics for TensorBoard
     checkpoints/000012000/    tensors.safetensors and state.json
 
@@ -51,7 +52,6 @@ from zloss_lab.json_text import read_json_object
 from zloss_lab.metrics_file import MetricsFile
 
 CONFIG = "config.json"
-# The name of a checkpoint; `str.isdigit` accepts digits of any script.
 
 
 class RunError(ValueError):

@@ -41,6 +41,11 @@ def visible(text: str) -> str:
     return _OBEYED.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
 
 
+def utf_8(text: str) -> str:
+    """Return a text with a question mark in place of each part that is not UTF-8, as names of files may have."""
+    return text.encode(errors="replace").decode()
+
+
 class PlainConsole(Console):
     """A console that shows every character of a text, and obeys none. Styles and progress bars of rich stay.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from reproduction.report.evidence import Evidence
-from reproduction.report.intervals import Estimate
+from zloss_lab.seed_intervals import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,10 +18,10 @@ from reproduction.report.figures.canvas import (
     new_figure,
     scaled,
 )
-from reproduction.report.intervals import Estimate, estimate
 from reproduction.report.loss_tables import losses_of
 from reproduction.report.score_texts import score_label, score_text
 from reproduction.scores import is_error
+from zloss_lab.seed_intervals import Estimate, estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

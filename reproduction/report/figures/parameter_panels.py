@@ -13,9 +13,9 @@ from reproduction.report.figures.canvas import (
     draw_band,
     new_figure,
 )
-from reproduction.report.intervals import Estimate, estimate
 from reproduction.report.score_texts import score_label
 from reproduction.results.schema import TrainingCurve
+from zloss_lab.seed_intervals import Estimate, estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

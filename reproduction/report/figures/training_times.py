@@ -19,11 +19,11 @@ from reproduction.report.figures.canvas import (
     new_figure,
     scaled,
 )
-from reproduction.report.intervals import estimate
 from reproduction.report.large_text_tables import TimedTrainings, trainings_by_time
 from reproduction.report.score_texts import score_label
 from reproduction.report.timings import duration
 from reproduction.scores import top
+from zloss_lab.seed_intervals import estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -58,7 +58,10 @@ def figure3(
         typer.Option("--a", help="values, separated by commas", show_default="12 from 0.02 to 2"),
     ] = None,
     b: Annotated[
-        str, typer.Option("--b", help="values besides 28, at the a that validates best")
+        str,
+        typer.Option(
+            "--b", help="values of b besides 28, separated by commas, at the a that validates best"
+        ),
     ] = ",".join(f"{b:g}" for b in OTHER_B),
     *,
     options: FigureOptions,

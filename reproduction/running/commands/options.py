@@ -50,17 +50,21 @@ class FigureOptions:
         Path | None,
         typer.Option(help="folder of a prepared corpus", show_default="the corpus of the studies"),
     ] = None
-    seeds: Annotated[int, typer.Option(min=1, help="trainings of every choice, from seed 0 on")] = 3
+    seeds: Annotated[
+        int, typer.Option(min=1, help="number of trainings of every choice, from seed 0 on")
+    ] = 3
     epochs: Annotated[
         int | None,
-        typer.Option(min=1, help="of a training", show_default="the epochs of the studies"),
+        typer.Option(
+            min=1, help="number of epochs of a training", show_default="the epochs of the studies"
+        ),
     ] = None
     at_once: Annotated[
         int | None,
         typer.Option(
             metavar="N",
             min=1,
-            help="networks side by side",
+            help="number of networks side by side",
             show_default="as many as there is memory for",
         ),
     ] = None

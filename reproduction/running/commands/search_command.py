@@ -33,9 +33,11 @@ class SearchOptions:
     """The options that all studies of a command share."""
 
     corpus: Annotated[Path, typer.Option(help="folder of the prepared Penn Treebank")]
-    trials: Annotated[int, typer.Option(min=1, help="of every study")] = 100
-    epochs: Annotated[int | None, typer.Option(min=1, help="of a trial", show_default="20")] = None
-    seed: Annotated[int, typer.Option(min=0, help="of the search")] = 0
+    trials: Annotated[int, typer.Option(min=1, help="number of trials of every study")] = 100
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="number of epochs of a trial", show_default="20")
+    ] = None
+    seed: Annotated[int, typer.Option(min=0, help="seed of the search")] = 0
     no_prune: Annotated[bool, typer.Option("--no-prune", help="never stop a trial early")] = False
     device: DeviceName = None
     settings: Settings = None
@@ -68,7 +70,7 @@ def search(
         typer.Option(
             metavar="N",
             min=1,
-            help="trials side by side",
+            help="number of trials side by side",
             show_default="as many as there is memory for, in 8 rounds or more",
         ),
     ] = None,

@@ -49,7 +49,7 @@ class TextOptions:
         int | None,
         typer.Option(
             min=1,
-            help="test examples at most",
+            help="largest number of test examples",
             show_default="all on a GPU, about half a minute of work on a CPU",
         ),
     ] = None
@@ -80,12 +80,18 @@ class LengthOptions:
         typer.Option(
             metavar="SECONDS",
             min=0,
-            help="train each model for this time; validations do not count",
+            help="seconds of training of each model; validations do not count",
+            show_default="give it, --epochs or --converged",
         ),
     ] = None
     epochs: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="train each model for this number of epochs"),
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="number of epochs of each model",
+            show_default="give it, --budget or --converged",
+        ),
     ] = None
     converged: Annotated[
         bool,
@@ -99,7 +105,11 @@ class LengthOptions:
     ] = None
     try_for: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="for each rate", show_default="a tenth of the budget"),
+        typer.Option(
+            metavar="SECONDS",
+            help="seconds of training with each rate",
+            show_default="a tenth of the budget",
+        ),
     ] = None
 
     def checked_budget(self, *, is_shared: bool) -> Budget:
@@ -141,7 +151,7 @@ class RunOptions:
         typer.Option(
             metavar="N",
             min=1,
-            help="trainings at the same time, each in a process of its own, on a shared device",
+            help="number of trainings at the same time, each in a process of its own, on a shared device",
         ),
     ] = 1
     shared_device: Annotated[

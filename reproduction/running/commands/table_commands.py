@@ -34,9 +34,12 @@ def table1(
 def table2(
     trained: TextOptions,
     length: LengthOptions,
-    seeds: Annotated[int, typer.Option(min=1, help="trainings of every model")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="number of trainings of every model")] = 3,
     first_seed: Annotated[
-        int, typer.Option(min=0, help="the others follow it; to divide seeds among commands")
+        int,
+        typer.Option(
+            min=0, help="first seed, which the others follow; to divide seeds among commands"
+        ),
     ] = 0,
     *,
     running: RunOptions,

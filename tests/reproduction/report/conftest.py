@@ -4,10 +4,10 @@ import pytest
 
 from reproduction.report.evidence import Evidence
 from reproduction.report.full_report import build_report
-from reproduction.report.html import html_of
 from reproduction.report.timings import Timings
 from reproduction.results.paper_results import PaperResults
 from tests.reproduction.report.made_up import keep_all, read
+from zloss_lab.documents.html import html_of
 
 
 @pytest.fixture(scope="session")

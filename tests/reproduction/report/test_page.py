@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from reproduction.report.document import (
+from reproduction.report.evidence import Evidence
+from reproduction.report.figures import FIGURES
+from reproduction.report.full_report import build_report
+from reproduction.report.score_texts import TIMES
+from tests.reproduction.report import made_up
+from tests.test_language import dialect_faults, sentence_faults
+from zloss_lab.documents.document import (
     Block,
     Bullets,
     Headlines,
@@ -14,13 +20,7 @@ from reproduction.report.document import (
     Paragraph,
     Picture,
 )
-from reproduction.report.evidence import Evidence
-from reproduction.report.figures import FIGURES
-from reproduction.report.full_report import build_report
-from reproduction.report.html import html_of
-from reproduction.report.score_texts import TIMES
-from tests.reproduction.report import made_up
-from tests.test_language import dialect_faults, sentence_faults
+from zloss_lab.documents.html import html_of
 from zloss_lab.records import read_records
 from zloss_lab.training.schedule import STAGES
 

@@ -7,7 +7,6 @@ from statistics import fmean
 import pytest
 
 from reproduction.large_text_models import SOFTMAXES
-from reproduction.report.document import Cell, Table
 from reproduction.report.epoch_tables import epochs_table
 from reproduction.report.evidence import Evidence
 from reproduction.report.excerpts import EXCERPTS, excerpt_markdown
@@ -20,6 +19,7 @@ from reproduction.report.loss_tables import close_calls, scores_table
 from reproduction.report.score_texts import MINUS
 from reproduction.report.summary import KEY_NUMBERS
 from tests.reproduction.report import made_up
+from zloss_lab.documents.document import Cell, Table
 
 
 def rows(table: Table) -> dict[str, list[str]]:

@@ -7,7 +7,6 @@ import pytest
 
 from reproduction.large_text_models import model_title
 from reproduction.report.comparisons import compare_models
-from reproduction.report.document import Cell, Table
 from reproduction.report.evidence import Evidence, NotRunError
 from reproduction.report.same_time_tables import SAME_TIME_NOTE, same_time_tables
 from reproduction.report.table_cells import difference_cell
@@ -15,6 +14,7 @@ from reproduction.scores import ERRORS, top
 from tests.reproduction.report import made_up
 from tests.reproduction.report.judging import with_records
 from tests.reproduction.report.made_up import HIERARCHICAL, SAMPLED, Line
+from zloss_lab.documents.document import Cell, Table
 
 # To converge, sampled softmax takes longer than the quick one, and hierarchical softmax longer than the slow one.
 SLOW, QUICK = made_up.NET2, made_up.NET1

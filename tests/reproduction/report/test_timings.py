@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from reproduction.report.full_report import build_report
-from reproduction.report.html import html_of
 from reproduction.report.published import EPOCH_S, convergence_ratio, epoch_ratio
 from reproduction.report.timings import Timings
 from tests.reproduction.report.made_up import keep, network_step, read, step
+from zloss_lab.documents.html import html_of
 
 
 def test_an_epoch_is_750_000_steps(tmp_path: Path) -> None:

@@ -170,7 +170,9 @@ def evaluation(
 @bench.command()
 @with_options
 def data(
-    words: Annotated[int, typer.Option(min=1000, help="words of the made-up text")] = 2_000_000,
+    words: Annotated[
+        int, typer.Option(min=1000, help="number of words in the made-up text")
+    ] = 2_000_000,
     batch: Annotated[int, typer.Option(min=1, help="number of examples")] = 200,
     classes: ClassCount = ONE_BILLION_WORD,
     *,

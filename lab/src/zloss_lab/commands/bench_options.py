@@ -53,7 +53,9 @@ class RaceOptions(PlaceOptions):
     repeats: Annotated[
         int | None,
         typer.Option(
-            min=1, help="turns of each case", show_default="7 or 20 on a GPU, 7 or 30 on a CPU"
+            min=1,
+            help="number of turns of each case",
+            show_default="7 or 20 on a GPU, 7 or 30 on a CPU",
         ),
     ] = None
     memory: Annotated[

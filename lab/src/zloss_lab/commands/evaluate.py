@@ -29,7 +29,7 @@ def evaluate(
 ) -> None:
     """Show the scores of the best checkpoint, and for comparison of a guess by word frequency.
 
-    For a sample, ± is half the width of the 95 % confidence interval.
+    For a sample, ± is half the width of the 95 % confidence interval, or the longer side of it for errors.
     """
     for change in changed_keys(folder):
         print_plainly(errors, change)

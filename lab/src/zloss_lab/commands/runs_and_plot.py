@@ -24,7 +24,7 @@ def runs(folders: Folders, as_json: AsJson = False) -> None:
         print(json.dumps(rows))
     elif rows:
         console.print(runs_table(rows, console.width))
-    _leave_out(faults)
+    end_with_faults(faults)
 
 
 def plot(
@@ -33,19 +33,29 @@ def plot(
         Path, typer.Option("--to", help="the file to write, .png, .svg or .pdf")
     ] = Path("runs.png"),
     metric: Annotated[str, typer.Option(help=SCORE_HELP)] = "top_10_error",
+    x: Annotated[
+        str,
+        typer.Option(
+            help="what to plot against: seconds of training steps without validations, epochs or steps"
+        ),
+    ] = "epochs",
 ) -> None:
-    """Plot validation curves of runs. Folders that cannot be read are named, with exit code 1."""
+    """Plot validation curves of runs. Folders that cannot be read are named, with exit code 1.
+
+    \b
+        zloss plot runs --x seconds --to time.svg   # what each run has reached after equal time
+    """
     found, faults = readable_runs(folders)
     readable = [run for run, _ in found]
-    left_out = plot_runs(readable, output, metric) if readable else []
+    left_out = plot_runs(readable, output, metric, x) if readable else []
     if readable:
         print_plainly(console, f"wrote {output}")
     for run in left_out:
         print_plainly(console, f"left out, without {metric} so far: {run.folder}")
-    _leave_out(faults)
+    end_with_faults(faults)
 
 
-def _leave_out(faults: list[str]) -> None:
+def end_with_faults(faults: list[str]) -> None:
     """Print the folders that were left out. If there are any, end with exit code 1."""
     for fault in faults:
         print_plainly(errors, f"left out: {fault}")

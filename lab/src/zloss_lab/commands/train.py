@@ -10,7 +10,12 @@ from typing import Annotated
 import typer
 
 from zloss_lab.command_options import Settings, given_options, with_options
-from zloss_lab.experiments import DEFAULT_PRESET, build_experiment, preset_names
+from zloss_lab.experiments import (
+    DEFAULT_PRESET,
+    build_experiment,
+    head_changes,
+    preset_names,
+)
 from zloss_lab.inspection.run_table import run_row, runs_table
 from zloss_lab.progress_bars import training_bar
 from zloss_lab.runs import CONFIG, Run, RunError
@@ -50,6 +55,7 @@ def train(
         zloss train runs/one --corpus data/ptb --preset ptb
         zloss train runs/two --corpus data/ptb --preset ptb --set network.head.a=0.3 --set training.lr=0.5
         zloss train runs/two --resume
+        zloss train runs/softmax --corpus data/ptb --preset ptb --set network.head=sampled
     """
     experiment = _resumed(folder, options) if resume else _new_experiment(options)
     for change in changed_keys(folder) if resume else ():
@@ -77,13 +83,17 @@ def _new_experiment(options: NewRunOptions) -> Experiment:
         raise RunError(
             "a new run needs --corpus FOLDER, a prepared corpus: see `zloss data prepare --help`"
         )
-    return build_experiment(
+    preset, settings = options.preset or DEFAULT_PRESET, options.settings or []
+    experiment = build_experiment(
         # So that the run can be used from another folder. `Path.resolve` ends in a RuntimeError for a link to itself.
         os.path.realpath(options.corpus),
-        preset_name=options.preset or DEFAULT_PRESET,
+        preset_name=preset,
         file=options.config,
-        settings=options.settings or [],
+        settings=settings,
     )
+    for line in head_changes(preset, file=options.config, settings=settings):
+        print_plainly(console, line)
+    return experiment
 
 
 def _how_to_go_on(folder: Path) -> str:

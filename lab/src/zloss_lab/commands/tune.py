@@ -90,7 +90,9 @@ class StudyOptions:
     first: Annotated[
         int | None,
         typer.Option(
-            metavar="STEPS", help="validate each trial after STEPS steps and end it there"
+            metavar="STEPS",
+            help="number of steps after which each trial is validated and ended",
+            show_default="none: trials are whole trainings",
         ),
     ] = None
     no_prune: Annotated[
@@ -150,7 +152,7 @@ def run(
         typer.Option(
             metavar="N",
             min=1,
-            help="train N trials with layers of equal size side by side in this process; for GPUs",
+            help="number of trials with layers of equal size to train side by side in this process; for GPUs",
         ),
     ] = 1,
     keep_runs: Annotated[

@@ -43,14 +43,21 @@ class PreparationOptions:
         tuple[float, float] | None,
         typer.Option(
             metavar="VALID TEST",
-            help="shares of your text that are cut off its end for validation and test; 0 for none",
+            help="shares of your text, from 0 to 1, that are cut off its end for validation and test",
             show_default="0.05 0.05",
         ),
     ] = None
     min_count: Annotated[
-        int | None, typer.Option(help="words that occur less often become the unknown word")
+        int | None,
+        typer.Option(
+            help="least number of occurrences; rarer words become the unknown word",
+            show_default="1; 3 for lm1b",
+        ),
     ] = None
-    max_words: Annotated[int | None, typer.Option(help="largest size of the vocabulary")] = None
+    max_words: Annotated[
+        int | None,
+        typer.Option(help="largest number of words in the vocabulary", show_default="no limit"),
+    ] = None
     whole_vocabulary: Annotated[
         bool | None,
         typer.Option(

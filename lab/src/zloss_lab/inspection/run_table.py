@@ -10,7 +10,7 @@ from rich.table import Table
 
 from zloss_lab.configuration import ConfigError
 from zloss_lab.runs import CONFIG, Run, RunError, is_run
-from zloss_lab.score_table import heading
+from zloss_lab.score_table import heading, score_text
 from zloss_lab.terminal import visible
 from zloss_lab.training import resumed
 
@@ -86,7 +86,7 @@ def runs_table(rows: list[dict[str, Any]], width: int) -> Table:
     Long names of folders are wrapped. Last columns that do not fit into the width are left out, because a number that
     is cut off would be wrong.
     """
-    cells = {name: [_shown(row[name]) for row in rows] for name in rows[0]}
+    cells = {name: [_shown(name, row[name]) for row in rows] for name in rows[0]}
     room = width - _LEAST_NAME
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name, column in cells.items():
@@ -102,5 +102,8 @@ def runs_table(rows: list[dict[str, Any]], width: int) -> Table:
     return table
 
 
-def _shown(cell: Any) -> str:
-    return f"{cell:.4g}" if isinstance(cell, float) else visible("" if cell is None else str(cell))
+def _shown(name: str, cell: Any) -> str:
+    """Return a cell as text. Scores are the only numbers with a fraction."""
+    if isinstance(cell, float):
+        return score_text(name, cell)
+    return visible("" if cell is None else str(cell))

@@ -19,8 +19,8 @@ from zloss.inputs import NotFiniteError
 from zloss_lab.checkpoints import CheckpointState, RunCheckpoint
 from zloss_lab.configuration import to_table
 from zloss_lab.evaluation import Evaluation, evaluate, finite, require_score
+from zloss_lab.run_starts import note_start
 from zloss_lab.runs import Run, RunError
-from zloss_lab.stopwatch import Stopwatch
 from zloss_lab.training.assembly import (
     batches_of,
     build_network,
@@ -29,6 +29,7 @@ from zloss_lab.training.assembly import (
     load_network,
     open_corpus,
 )
+from zloss_lab.training.clock import TrainingClock
 from zloss_lab.training.experiment import Experiment
 from zloss_lab.training.interrupts import deferred_interrupt
 from zloss_lab.training.progress import TrainingProgress, TrainingWatcher
@@ -45,8 +46,6 @@ from zloss_lab.training.z_scores import z_scores_of
 
 # Part of torch's message about a number that is too large for the type of a weight, such as a learning rate of 1e300.
 _OVERFLOWS = "without overflow"
-# The first steps after a start are not timed, because they compile kernels and capture the step.
-_UNTIMED_STEPS = 5
 
 
 class DivergedError(RunError):
@@ -82,8 +81,7 @@ class Trainer:
         self.optimizers = build_optimizers(config, self.network)
         require_score(config.training.score, is_likelihood=self.network.head.is_likelihood)
         self.schedule, self.step = Schedule(), 0
-        self.stopwatch = Stopwatch()  # runs during steps only, not during validations
-        self._timed_from, self._is_over = _UNTIMED_STEPS, False
+        self.clock, self._is_over = TrainingClock(), False
         self._last_report = (time.perf_counter(), 0)  # time and step
         self._logged_refactors = 0
         self._stepper = TrainingStepper(
@@ -98,6 +96,8 @@ class Trainer:
     def train(self) -> None:
         """Take all steps that are left. Ctrl-C ends training after the current step, with a checkpoint."""
         self._is_over = self._ends_here()
+        if not self._is_over:
+            note_start(self.run.folder, self.step, self.device)
         with deferred_interrupt() as is_asked_to_stop:
             while not self._is_over and self.schedule.lowered < self.config.training.stop_after:
                 loss = self.take_step()
@@ -111,9 +111,7 @@ class Trainer:
     def _ends_here(self) -> bool:
         """Return whether all steps have been taken or the time is up."""
         seconds = self.config.training.seconds
-        return self.step >= self.last_step or (
-            seconds is not None and self.stopwatch.lap() >= seconds
-        )
+        return self.step >= self.last_step or (seconds is not None and self.clock.read() >= seconds)
 
     def take_step(self) -> Tensor:
         """Take the next step, and return its loss, which stays on the device."""
@@ -126,6 +124,7 @@ class Trainer:
 
     def _after_step(self, loss: Tensor) -> None:
         training = self.config.training
+        self.clock.tick(self.step)
         self._is_over = self._ends_here()
         logs = self._is_over or self.step % training.log_every == 0
         validates = self._is_over or training.validates_at(self.step, len(self.batches))
@@ -133,14 +132,13 @@ class Trainer:
         if logs or validates or saves:
             # This waits for the device, so that the stopwatch counts complete steps.
             self._require_finite(loss)
-            self.stopwatch.pause()
+            self.clock.pause()
         if logs:
             self._log(loss.item())
         is_best = validates and self._validate()
         if is_best or saves:
             self._save_once()
-        if not self.stopwatch.is_running and self.step >= self._timed_from:
-            self.stopwatch.start()
+        self.clock.go_on(self.step)
 
     def _require_finite(self, loss: Tensor) -> None:
         if not loss.isfinite():
@@ -175,7 +173,8 @@ class Trainer:
 
     def _log(self, value: float) -> None:
         progress = self._progress(value)
-        self.run.log(progress.to_metrics() | self._factor_metrics(progress.condition))
+        seconds = {"seconds": round(self.clock.seconds, 3)}
+        self.run.log(progress.to_metrics() | seconds | self._factor_metrics(progress.condition))
         self.watch(progress)
 
     def _factor_metrics(self, condition: float | None) -> dict[str, float]:
@@ -214,7 +213,7 @@ class Trainer:
 
     def _expected_steps(self) -> float:
         """Return the number of steps that the run will have, estimated from the time of its steps so far."""
-        budget, spent = self.config.training.seconds, self.stopwatch.seconds
+        budget, spent = self.config.training.seconds, self.clock.seconds
         if self._is_over:
             return self.step
         if budget is None or not spent:
@@ -230,6 +229,7 @@ class Trainer:
         self._set_rates()
         self.run.log(
             {"kind": "validation", "step": self.step, "epoch": self.step / len(self.batches)}
+            | {"seconds": round(self.clock.seconds, 3)}
             | finite(result.to_record())
         )
         self.watch(self._progress(math.nan, result))
@@ -238,7 +238,7 @@ class Trainer:
     def _lower_rates_linearly(self) -> None:
         factor, seconds = linear_factor(self.step, self.last_step), self.config.training.seconds
         if seconds is not None:
-            factor = min(factor, linear_factor(self.stopwatch.seconds, seconds))
+            factor = min(factor, linear_factor(self.clock.seconds, seconds))
         if factor != self.schedule.factor:
             self.schedule.factor = factor
             self._set_rates()
@@ -259,7 +259,7 @@ class Trainer:
         tensors |= {f"random.{name}": state for name, state in random_states(self.device).items()}
         state = CheckpointState(
             step=self.step,
-            seconds=self.stopwatch.lap(),
+            seconds=self.clock.read(),
             schedule=self.schedule,
             classes=self.network.head.num_classes,
             vocabulary=self.corpus.vocabulary_sha256,
@@ -282,14 +282,13 @@ class Trainer:
         except (LookupError, RuntimeError, ValueError) as error:
             raise self.run.unusable(checkpoint.step, f"{type(error).__name__}, {error}") from error
         self.step = checkpoint.step
-        self._timed_from = self.step + _UNTIMED_STEPS
         self.run.forget_after(self.step)
         self._last_report = (time.perf_counter(), self.step)
 
     def _restore_rest(self, checkpoint: RunCheckpoint) -> None:
-        """Restore the optimizers, the schedule, the stopwatch and the random numbers."""
+        """Restore the optimizers, the schedule, the clock and the random numbers."""
         restore_optimizers(self.optimizers, checkpoint.tensors)
         self.schedule = Schedule(**asdict(checkpoint.state.schedule))
         self._set_rates()
-        self.stopwatch = Stopwatch(checkpoint.state.seconds)
+        self.clock = TrainingClock(checkpoint.state.seconds, checkpoint.step)
         set_random_states(with_prefix(checkpoint.tensors, "random."), self.device)

@@ -30,7 +30,7 @@ from optuna.distributions import (
 )
 
 from zloss.names import check_name
-from zloss_lab.configuration import ConfigError, from_table
+from zloss_lab.configuration import ConfigError, from_table, with_named_head
 from zloss_lab.toml_tables import named_table, read_toml, table_names
 
 PRESET_OF_SPACES = "ptb"  # the preset that the lab's own spaces are made for
@@ -149,7 +149,7 @@ class Space:
         if not table.get("search"):
             raise ConfigError("a space needs a table [search] with something to search")
         search = {key: _domain(key, value) for key, value in _searched_keys(table["search"])}
-        return cls(table.get("fixed", {}), search)
+        return cls(with_named_head(table.get("fixed", {})), search)
 
     def without(self, settings: Collection[str]) -> "Space":
         """Return the same space, but without the search for these keys, or for keys in these tables."""

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from zloss_lab.score_table import heading
+from zloss_lab.score_table import heading, score_text
 from zloss_lab.terminal import print_plainly
 from zloss_lab.tuning.rounds import StudyWatcher
 from zloss_lab.tuning.study import TuningStudy
@@ -69,19 +69,10 @@ def trial_row(trial: Trial, score: str) -> dict[str, Any]:
 
 
 def shown(score: str, value: float | None) -> str:
-    """Return a score, or an epoch, as text; errors are in percent."""
+    """Return a score, or an epoch, as text."""
     if value is None:
         return ""
-    style = (
-        ".2%"
-        if score.endswith("error")
-        else ".4f"
-        if score == "mrr"
-        else ".2f"
-        if score == "epoch"
-        else ",.1f"
-    )
-    return f"{value:{style}}"
+    return f"{value:.2f}" if score == "epoch" else score_text(score, value)
 
 
 def summary(trials: Sequence[Trial], wanted: int) -> str:

@@ -74,7 +74,7 @@ def test_records_are_those_of_one_after_the_other(
     said = capsys.readouterr().out
     for model in ("z_loss_net1", "hierarchical_softmax_net1"):
         assert f"table2, text: {model}, seed 0, for 1 epoch\n" in said
-        assert f"{model}, seed 0, epoch 1.00: top 1 error" in said
+        assert f"{model}, seed 0, epoch 1.00: errors top 1" in said
         assert f"{model}, seed 0, epoch 1.00: done, " in said
     assert records(tmp_path / "records") == records(tmp_path / "alone")
     found = lines(tmp_path / "records", "table2")

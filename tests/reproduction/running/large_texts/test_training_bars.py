@@ -55,7 +55,7 @@ def test_a_bar_for_each_training_where_there_is_a_screen(is_terminal: bool) -> N
         bars.end("other", "stopped")
     shown = file.getvalue()
     for line in (
-        "one, epoch 0.25: top 1 error 80.0%  top 10 error 50.0%  mrr 0.300",
+        "one, epoch 0.25: errors top 1 80.00%, top 10 50.00%  mrr 0.3000",
         "one, epoch 0.25: done",
     ):
         assert line in shown

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reproduction.report.document import (
+from zloss_lab.documents.document import (
     BEST,
     Badge,
     Block,
@@ -20,8 +20,8 @@ from reproduction.report.document import (
     bullets,
     paragraph,
 )
-from reproduction.report.html import html_of
-from reproduction.report.markdown import markdown_of
+from zloss_lab.documents.html import html_of
+from zloss_lab.documents.markdown import markdown_of
 
 PICTURE = Picture(b"<svg/>", 'a "picture"', "caption")
 BLOCKS: list[tuple[Block, str, str]] = [

@@ -1,15 +1,19 @@
-"""Parts of a document as Markdown, for the pages of `docs/`."""
+"""A document as Markdown, or parts of one, as for the pages of `docs/`."""
 
+import re
 from collections.abc import Iterable
+from dataclasses import replace
+from html import escape
 from textwrap import fill
 
-from reproduction.report.document import (
+from zloss_lab.documents.document import (
     BEST,
     Badge,
     Block,
     Bullets,
     Cell,
     Code,
+    Document,
     Heading,
     Headlines,
     Inline,
@@ -20,6 +24,8 @@ from reproduction.report.document import (
     as_cell,
 )
 
+# Characters that make markup of a line, except < and &, which HTML escapes.
+_MEANT = re.compile(r"[\\`*\[\]]")
 _MARKS = {BEST: "**{}**"}
 
 
@@ -34,6 +40,60 @@ def markdown_of(blocks: Iterable[Block]) -> str:
     - two
     """
     return "\n\n".join(text for block in blocks if (text := _block(block)))
+
+
+def document_markdown(document: Document) -> str:
+    """Return a whole document as Markdown. Its texts are shown as they are, and none of them is markup.
+
+    A picture is left out, and its caption says so.
+
+    >>> from zloss_lab.documents.document import Section
+    >>> part = Section("one", "One", (Paragraph(("a < b", Code("c"))),))
+    >>> print(document_markdown(Document("*Title*", (), (), (part,))))
+    # \\*Title\\*
+    <BLANKLINE>
+    ## One
+    <BLANKLINE>
+    a &lt; b`c`
+    """
+    parts = [
+        f"# {_plain(document.title)}",
+        markdown_of(map(_without_markup, document.introduction)),
+    ]
+    for section in document.sections:
+        parts += [f"## {_plain(section.title)}", markdown_of(map(_without_markup, section.blocks))]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _without_markup(block: Block) -> Block:
+    """Return a block in which no text is read as Markdown or as HTML."""
+    match block:
+        case Heading(text):
+            return Heading(_plain(text))
+        case Paragraph(content, role):
+            return Paragraph(tuple(map(_plain_part, content)), role)
+        case Bullets(items, role):
+            return Bullets(tuple(tuple(map(_plain_part, item)) for item in items), role)
+        case Table(columns, rows):
+            cells = [
+                [replace(cell, text=_plain(cell.text)) for cell in map(as_cell, row)]
+                for row in rows
+            ]
+            return replace(block, columns=list(map(_plain, columns)), rows=cells)
+        case Picture(_, _, caption):
+            return Paragraph((_plain(f"{caption} The picture is on the HTML page."),))
+        case Headlines():
+            return block
+
+
+def _plain_part(part: Inline) -> Inline:
+    return _plain(part) if isinstance(part, str) else part
+
+
+def _plain(text: str) -> str:
+    """Return a text whose characters have no meaning in Markdown. Underscores have none inside of words."""
+    text = escape(text, quote=False).replace("\n", " ")
+    return _MEANT.sub(r"\\\g<0>", text)
 
 
 def table_markdown(table: Table) -> str:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from reproduction.report.comparisons import Standing, closest, compare
-from reproduction.report.intervals import difference, estimate, student_t
+from zloss_lab.seed_intervals import difference, estimate, student_t
 
 # From printed tables, four or five digits.
 TABLE = {

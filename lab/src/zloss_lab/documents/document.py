@@ -1,6 +1,6 @@
 """A document: sections of paragraphs, lists, tables and pictures, without any markup.
 
-`html.py` renders it as a page, and `markdown.py` renders parts of it for `docs/`.
+`html.py` renders it as a page, and `markdown.py` renders it, or parts of it, as Markdown.
 """
 
 from collections.abc import Iterable, Sequence
@@ -126,6 +126,7 @@ class Document:
     introduction: tuple[Block, ...]
     links: tuple[Link, ...]  # to sections
     sections: tuple[Section, ...]
+    style: str = ""  # rules of CSS for roles that only this document has
 
 
 def paragraph(*content: Inline, role: str = "") -> Paragraph:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from html import escape
 from importlib import resources
 
-from reproduction.report.document import (
+from zloss_lab.documents.document import (
     Badge,
     Block,
     Bullets,
@@ -30,7 +30,8 @@ from reproduction.report.document import (
 
 def html_of(document: Document) -> str:
     """Return the whole page."""
-    style = resources.files("reproduction.report").joinpath("page.css").read_text(encoding="utf-8")
+    style = resources.files("zloss_lab.documents").joinpath("page.css").read_text(encoding="utf-8")
+    style += document.style
     links = (_element("li", _inline(link)) for link in document.links)
     header = _element(
         "header",
