@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from zloss_lab.commands.baseline import baseline
 from zloss_lab.commands.bench_commands import bench
 from zloss_lab.commands.data import data
 from zloss_lab.commands.evaluate import evaluate
@@ -25,7 +26,7 @@ app = typer.Typer(
 )
 for group, name in ((data, "data"), (bench, "bench"), (tune, "tune")):
     app.add_typer(group, name=name)
-for command in (train, evaluate, predict, runs, plot):
+for command in (train, evaluate, baseline, predict, runs, plot):
     app.command()(command)
 
 
