@@ -26,7 +26,7 @@ import random
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,14 +48,19 @@ Scorer = Callable[[Session], Tensor]  # returns the scores of all items (C,)
 
 
 class Rates(NamedTuple):
-    """Learning rates at the start of a training. They fall to zero in a line."""
+    """Learning rates at the start of a training, and the optimizer of the head. The rates fall to zero in a line."""
 
     network: float
     head: float
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.Adam
 
 
 # Each head has rates of its own. With one rate for all, a comparison of heads would be a comparison of rates.
-RATES = {"factored": Rates(network=3e-3, head=50.0)}
+RATES = {
+    "factored": Rates(network=3e-3, head=15.0, optimizer=zloss.FactoredSGD),
+    "sampled": Rates(network=3e-3, head=3e-3, optimizer=torch.optim.SparseAdam),
+    "hierarchical": Rates(network=3e-3, head=0.1, optimizer=torch.optim.Adagrad),
+}
 OTHER_RATES = Rates(network=3e-3, head=3e-3)
 # A target with f clicks in training has the weight f^-BALANCE. Spherical losses need it: without weights they spend
 # themselves on frequent items.
@@ -137,10 +142,9 @@ def optimizers_of(model: Recommender, head: str) -> list[torch.optim.Optimizer]:
     rates = RATES.get(head, OTHER_RATES)
     layers = [p for name, p in model.named_parameters() if not name.startswith("head.")]
     network = torch.optim.Adam(layers, lr=rates.network)
-    if head == "factored":
-        return [network, model.head.sgd(lr=rates.head)]
-    kind = torch.optim.SparseAdam if model.head.is_row_sparse else torch.optim.Adam
-    return [network, kind(list(model.head.parameters()), lr=rates.head)]
+    if isinstance(model.head, zloss.SphericalOutput) and rates.optimizer is zloss.FactoredSGD:
+        return [network, zloss.FactoredSGD(model.head.layer, rates.head)]
+    return [network, rates.optimizer(list(model.head.parameters()), rates.head)]
 
 
 def padded(sessions: Sequence[Session], device: torch.device) -> Tensor:  # (B, T)
@@ -242,11 +246,9 @@ def popularity(sessions: Sequence[Session], items: int) -> Scorer:
 def companions(sessions: Sequence[Session], items: int) -> Scorer:
     """Return the scorer that counts what was near the last item in sessions.
 
-    A click d places later counts 1 / d, and a click d places before a third of that. A millionth of its popularity
-    decides between items of equal score, here and in `neighbours`.
+    A click d places later counts 1 / d, and a click d places before a third of that.
     """
-    clicks = clicks_of(sessions, items).double()
-    popular = 1e-6 * clicks / clicks.max()
+    popular = clicks_of(sessions, items).double()
     near: list[defaultdict[int, float]] = [defaultdict(float) for _ in range(items)]
     for session in sessions:
         for place, item in enumerate(session):
@@ -254,13 +256,7 @@ def companions(sessions: Sequence[Session], items: int) -> Scorer:
                 near[item][later] += 1 / distance
                 near[later][item] += 1 / (3 * distance)
 
-    def score(session: Session) -> Tensor:
-        found = near[session[-1]]
-        scores = popular.clone()
-        scores[list(found)] += torch.tensor(list(found.values()), dtype=torch.double)
-        return scores
-
-    return score
+    return lambda session: with_scores(popular, near[session[-1]])
 
 
 def neighbours(
@@ -272,12 +268,9 @@ def neighbours(
     one before it 1/2, and so on. Of the sessions that share an item, the `recent` latest are compared, and the
     `nearest` most similar ones count. Each gives its similarity to all its items.
     """
-    clicks = clicks_of(sessions, items).double()
-    popular = 1e-6 * clicks / clicks.max()
+    popular = clicks_of(sessions, items).double()
     sets = [sorted(set(session)) for session in sessions]
-    having: list[list[int]] = [
-        [] for _ in range(items)
-    ]  # the sessions with an item, the latest last
+    having: list[list[int]] = [[] for _ in range(items)]  # sessions, the latest last
     for number, own in enumerate(sets):
         for item in own:
             having[item].append(number)
@@ -290,12 +283,20 @@ def neighbours(
                 shared[number] += one
         latest = sorted(shared)[-recent:]
         similarity = {number: shared[number] / math.sqrt(len(sets[number])) for number in latest}
-        scores = popular.clone()
+        found: defaultdict[int, float] = defaultdict(float)
         for number in sorted(latest, key=lambda n: (similarity[n], n))[-nearest:]:
-            scores[sets[number]] += similarity[number]
-        return scores
+            for item in sets[number]:
+                found[item] += similarity[number]
+        return with_scores(popular, found)
 
     return score
+
+
+def with_scores(popular: Tensor, found: Mapping[int, float]) -> Tensor:
+    """Return the scores of all items, where a millionth of the popularity decides between equal ones."""
+    scores = 1e-6 * popular / popular.max()
+    scores[list(found)] += torch.tensor(list(found.values()), dtype=torch.double)
+    return scores
 
 
 BASELINES = {
@@ -447,7 +448,7 @@ def made_up(items: int) -> Data:
             )
         return session
 
-    tested = [walk() for _ in range(2000)]
+    tested = [walk() for _ in range(1000)]
     return Data(
         [walk() for _ in range(5 * items)],
         [(session[:-1], session[-1]) for session in tested],
@@ -579,7 +580,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--head", default="factored", help="a head of zloss.HeadConfig (%(default)s)")
     add("--loss", default="", help="a loss of this head (its first one)")
     add("--a", type=float, help="a of the Z-loss (1)")
-    add("--lr", type=float, help="learning rate of the head (50 for factored, 0.003 for others)")
+    add("--lr", type=float, help="learning rate of the head, in place of the one in RATES")
     add("--network-lr", type=float, help="learning rate of the layers below it (0.003)")
     add("--epochs", type=positive, default=3, help="passes over the sessions (%(default)s)")
     add("--minutes", type=float, default=math.inf, help="longest time of training (no limit)")

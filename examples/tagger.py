@@ -43,14 +43,19 @@ KS = (1, 3, 5)
 
 
 class Rates(NamedTuple):
-    """Learning rates at the start of a training. They fall to zero in a line."""
+    """Learning rates at the start of a training, and the optimizer of the head. The rates fall to zero in a line."""
 
     network: float
     head: float
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.Adam
 
 
 # Each head has rates of its own. With one rate for all, a comparison of heads would be a comparison of rates.
-RATES = {"factored": Rates(network=3e-3, head=30.0)}
+RATES = {
+    "factored": Rates(network=3e-3, head=30.0, optimizer=zloss.FactoredSGD),
+    "sampled": Rates(network=3e-3, head=3e-3, optimizer=torch.optim.SparseAdam),
+    "hierarchical": Rates(network=3e-3, head=0.1, optimizer=torch.optim.Adagrad),
+}
 OTHER_RATES = Rates(network=3e-3, head=3e-3)
 HEAD_OPTIONS: dict[str, dict[str, Any]] = {
     "sampled": {"num_samples": 512, "sampler": "unigram", "bias": False},
@@ -130,10 +135,9 @@ def optimizers_of(model: Tagger, head: str) -> list[torch.optim.Optimizer]:
     """Return an optimizer for the embeddings of words and one for the head, with their rates at the start."""
     rates = RATES.get(head, OTHER_RATES)
     network = torch.optim.SparseAdam(model.words.parameters(), lr=rates.network)
-    if head == "factored":
-        return [network, model.head.sgd(lr=rates.head)]
-    kind = torch.optim.SparseAdam if model.head.is_row_sparse else torch.optim.Adam
-    return [network, kind(list(model.head.parameters()), lr=rates.head)]
+    if isinstance(model.head, zloss.SphericalOutput) and rates.optimizer is zloss.FactoredSGD:
+        return [network, zloss.FactoredSGD(model.head.layer, rates.head)]
+    return [network, rates.optimizer(list(model.head.parameters()), rates.head)]
 
 
 def train(
@@ -573,7 +577,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--head", default="factored", help="a head of zloss.HeadConfig (%(default)s)")
     add("--loss", default="", help="a loss of this head (its first one)")
     add("--a", type=float, help="a of the Z-loss (10 / sqrt(tags))")
-    add("--lr", type=float, help="learning rate of the head (30 for factored, 0.003 for others)")
+    add("--lr", type=float, help="learning rate of the head, in place of the one in RATES")
     add("--network-lr", type=float, help="learning rate of the embeddings (0.003)")
     add("--epochs", type=positive, default=8, help="passes over the texts (%(default)s)")
     add("--minutes", type=float, default=math.inf, help="longest time of training (no limit)")
