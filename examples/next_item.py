@@ -485,11 +485,15 @@ def load(path: Path) -> tuple[Settings, Recommender, list[str]]:
         raise SystemExit(f"{path} is not a model that --save has written: {first}") from error
 
 
+def target_weights(clicks: Tensor, head: str) -> Tensor:  # (C,) -> (C,)
+    """Return the weights of the items as targets, with a mean of 1 over all clicks."""
+    weight = clicks.clamp_min(1).double() ** -BALANCE.get(head, 0.0)
+    return (weight * clicks.sum() / (clicks * weight).sum()).float()
+
+
 def fit(model: Recommender, settings: Settings, data: Data, options: argparse.Namespace) -> None:
     """Train a model, and say how far it is."""
-    clicks = clicks_of(data.sessions, len(data.names))
-    weight = clicks.clamp_min(1).double() ** -BALANCE.get(settings.head, 0.0)
-    weight *= clicks.sum() / (clicks * weight).sum()  # the mean over all clicks is 1
+    weight = target_weights(clicks_of(data.sessions, len(data.names)), settings.head)
     optimizers = optimizers_of(model, settings.head)
     for optimizer, rate in zip(optimizers, (options.network_lr, options.lr), strict=True):
         optimizer.param_groups[0]["lr"] = rate or optimizer.param_groups[0]["lr"]
@@ -497,7 +501,7 @@ def fit(model: Recommender, settings: Settings, data: Data, options: argparse.Na
         model,
         optimizers,
         [session for session in data.sessions if len(session) > 1],
-        weight.float().to(options.device),
+        weight.to(options.device),
         epochs=options.epochs,
         batch=options.batch,
         seconds=60 * options.minutes,
