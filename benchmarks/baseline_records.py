@@ -1,9 +1,10 @@
-"""The schema of the records of `benchmarks.baselines` and `benchmarks.mean_rank`, and the names for readers."""
+"""The schema of the records of `benchmarks.baselines`, `benchmarks.mean_rank` and `benchmarks.ngrams`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from benchmarks.training_records import Scores
 from zloss_lab.records import Recordable, RecordKey
 
 Task = Literal["yoochoose", "diginetica", "citeulike-t"]
@@ -73,3 +74,24 @@ class MeanRankRecord(Recordable):
     def key(self) -> RecordKey:
         """The model, its weights and the seed."""
         return self.model, self.beta, self.seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class NgramRecord(Recordable):
+    """The scores of an n-gram model on a test split."""
+
+    suite: Literal["ngrams"] = "ngrams"
+    corpus: str
+    mode: Literal["running", "sentence"]
+    order: int
+    classes: int
+    scores: Scores
+    seed: int  # of the sample
+    device: str
+    versions: Mapping[str, str]
+    commit: str
+
+    @property
+    def key(self) -> RecordKey:
+        """The corpus, the mode and the order."""
+        return self.corpus, self.mode, self.order
