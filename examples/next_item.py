@@ -57,7 +57,7 @@ class Rates(NamedTuple):
 
 # Each head has rates of its own. With one rate for all, a comparison of heads would be a comparison of rates.
 RATES = {
-    "factored": Rates(network=3e-3, head=15.0, optimizer=zloss.FactoredSGD),
+    "factored": Rates(network=3e-3, head=5.0, optimizer=zloss.FactoredSGD),
     "sampled": Rates(network=3e-3, head=3e-3, optimizer=torch.optim.SparseAdam),
     "hierarchical": Rates(network=3e-3, head=0.1, optimizer=torch.optim.Adagrad),
 }
@@ -586,7 +586,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--a", type=float, help="a of the Z-loss (1)")
     add("--lr", type=float, help="learning rate of the head, in place of the one in RATES")
     add("--network-lr", type=float, help="learning rate of the layers below it (0.003)")
-    add("--epochs", type=positive, default=3, help="passes over the sessions (%(default)s)")
+    add("--epochs", type=positive, default=5, help="passes over the sessions (%(default)s)")
     add("--minutes", type=float, default=math.inf, help="longest time of training (no limit)")
     add("--batch", type=positive, default=128, help="sessions in a step (%(default)s)")
     add("--width", type=positive, default=128, help="width of all layers (%(default)s)")
