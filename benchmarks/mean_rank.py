@@ -3,8 +3,8 @@
     zloss data prepare ptb --to data/ptb
     python -m benchmarks.mean_rank data/ptb       writes records/mean_rank.cpu.jsonl
 
-The models are a guess by frequency, a trigram model, a sampled softmax, and the Z-loss with several weights of the
-targets: f^-beta for a word with f occurrences, with a mean of 1 over the training text. All networks have the same
+There are a guess by frequency, a trigram model, a sampled softmax, and the Z-loss with several weights of the targets.
+A word with f occurrences has the weight f^-beta, with a mean of 1 over the training text. All networks have the same
 layers, the same optimizer below the head, and as many epochs. Rates fall to zero in a line.
 """
 

@@ -117,7 +117,7 @@ class Recommender(nn.Module):
 
 
 class Settings(NamedTuple):
-    """What it takes to build a network again."""
+    """The values from which a network can be built again."""
 
     head: str
     loss: str
@@ -525,7 +525,7 @@ def show(name: str, ranks: Tensor, unknown: int, seconds: float) -> dict[str, fl
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
-    """Train or load a network, print the scores of everything, and return those of the network."""
+    """Train or load a network, print the scores of everything, and return the scores of the network."""
     options = parsed(arguments)
     names: list[str] = []
     if options.load:

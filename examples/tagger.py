@@ -10,8 +10,8 @@ A line of a .jsonl file is an object such as {"text": "some words", "tags": ["a 
 header and the columns `text` and `tags`, in any order and among others; a semicolon separates the tags of a text.
 Options give the columns other names. Words are sequences of letters and digits in lower case.
 
-With `--tags` the words are counted already: line i of `--texts` has the words of text i as `N WORD:COUNT ...`, and line
-j of `--tags` has the numbers of the texts with tag j as `N TEXT ...`, both counted from 0.
+With `--tags` the words are counted already. Line i of `--texts` has the words of text i as `N WORD:COUNT ...`. Line j
+of `--tags` has the numbers of the texts with tag j as `N TEXT ...`. Texts and tags are counted from 0.
 
 The network adds up the embeddings of the words, weighted by tf-idf. The program prints the precision of the network and
 of three simple baselines, over all tags.
@@ -111,7 +111,7 @@ def tf_idf(text: Text, idf: Tensor) -> Tensor:  # (n,)
 
 
 class Settings(NamedTuple):
-    """What it takes to build a network again."""
+    """The values from which a network can be built again."""
 
     head: str
     loss: str
@@ -498,7 +498,7 @@ def show(name: str, proposer: Proposer, texts: Sequence[Text]) -> dict[str, floa
 
 
 def gathered(options: argparse.Namespace, words: list[str], tags: list[str]) -> Data:
-    """Return the texts of the options. Without words and tags those of the texts to learn from are the known ones."""
+    """Return the texts of the options. Without names, the texts to learn from give them."""
     columns = Columns(options.text_column, options.tags_column)
     if options.texts is None and options.test is None:
         texts = made_up(options.made_up_tags, 2 * options.made_up_tags)
@@ -521,7 +521,7 @@ def gathered(options: argparse.Namespace, words: list[str], tags: list[str]) -> 
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
-    """Train or load a network, print the scores of everything, and return those of the network."""
+    """Train or load a network, print the scores of everything, and return the scores of the network."""
     options = parsed(arguments)
     words: list[str] = []
     tags: list[str] = []
