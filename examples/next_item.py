@@ -29,7 +29,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -45,6 +45,7 @@ NO_ITEM = -1  # fills the rows of a batch
 Session = list[int]
 Example = tuple[Session, int]  # a session, and the item that followed
 Scorer = Callable[[Session], Tensor]  # returns the scores of all items (C,)
+Thing = TypeVar("Thing")
 
 
 class Rates(NamedTuple):
@@ -78,9 +79,8 @@ class Data(NamedTuple):
     sessions: list[Session]
     examples: list[Example]
     names: list[str]
-    unknown: int = (
-        0  # examples with unknown items alone or an unknown item next: nobody can be right
-    )
+    # Examples more, in which all items are unknown or the next one is: nobody can be right.
+    unknown: int = 0
 
 
 class Recommender(nn.Module):
@@ -91,20 +91,20 @@ class Recommender(nn.Module):
         width = head.in_features
         self.head = head
         shares = isinstance(head, zloss.SphericalOutput | zloss.DenseOutput | zloss.SampledSoftmax)
-        self.own_embedding = None if shares else nn.Embedding(head.num_classes, width)
+        self.own_embedding = nn.Embedding(0 if shares else head.num_classes, width)
         self.layers = nn.Sequential(
             nn.Dropout(dropout), nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, width)
         )
 
     def embedding(self, items: Tensor) -> Tensor:  # (B, T) -> (B, T, width)
         """Return the rows of the output layer. Heads without a row for each item have embeddings of their own."""
-        if self.own_embedding is not None:
-            rows: Tensor = self.own_embedding(items)
-        elif isinstance(self.head, zloss.SphericalOutput):
-            rows = zloss.TiedEmbedding(self.head.layer)(items)
+        head = self.head
+        if isinstance(head, zloss.SphericalOutput):
+            rows: Tensor = zloss.TiedEmbedding(head.layer)(items)
+        elif isinstance(head, zloss.DenseOutput | zloss.SampledSoftmax):
+            rows = F.embedding(items, head.linear.weight, sparse=head.is_row_sparse)
         else:
-            linear: nn.Linear = self.head.linear  # type: ignore[assignment]
-            rows = F.embedding(items, linear.weight, sparse=self.head.is_row_sparse)
+            rows = self.own_embedding(items)
         return rows
 
     def forward(self, sessions: Tensor, wanted: Tensor) -> Tensor:  # (B, T) twice -> (n, width)
@@ -127,9 +127,8 @@ class Settings(NamedTuple):
 
     def build(self, counts: Tensor) -> Recommender:
         """Return a new network for items with these numbers of clicks."""
-        options = (
-            dict(HEAD_OPTIONS.get(self.head, {})) if self.loss in ("", "z_loss", "softmax") else {}
-        )
+        is_usual = self.loss in ("", "z_loss", "softmax")
+        options = dict(HEAD_OPTIONS.get(self.head, {})) if is_usual else {}
         options |= {} if self.a is None else {"a": self.a}
         config = zloss.HeadConfig(head=self.head, loss=self.loss, options=options)
         # Sampling needs a probability above zero for each item.
@@ -196,13 +195,23 @@ def train(
         yield share, loss.item()
 
 
+def watched(things: Sequence[Thing], what: str) -> Iterator[Thing]:
+    """Yield things, and say every five seconds how many of them are done."""
+    said = time.perf_counter()
+    for done, thing in enumerate(things):
+        if time.perf_counter() > said + 5:
+            said = time.perf_counter()
+            print(f"  {what}: {done / len(things):.0%} done", file=sys.stderr)
+        yield thing
+
+
 @torch.inference_mode()
 def network_ranks(model: Recommender, examples: Sequence[Example]) -> Tensor:  # (n,)
     """Return the ranks of the items that followed: 1 + the number of items with higher scores."""
     device = next(model.parameters()).device
     model.eval()
     ranks = []
-    for start in range(0, len(examples), 1000):
+    for start in watched(range(0, len(examples), 1000), "ranking"):
         part = examples[start : start + 1000]
         sessions = padded([session for session, _ in part], device)
         is_last = F.one_hot((sessions != NO_ITEM).sum(1) - 1, sessions.shape[1]).bool()
@@ -214,7 +223,7 @@ def network_ranks(model: Recommender, examples: Sequence[Example]) -> Tensor:  #
 def counting_ranks(scorer: Scorer, examples: Sequence[Example]) -> Tensor:  # (n,)
     """Return the ranks of the items that followed, by the same rule."""
     found = []
-    for session, item in examples:
+    for session, item in watched(examples, "ranking"):
         scores = scorer(session)
         found.append(1 + int((scores > scores[item]).sum()))
     return torch.tensor(found)
@@ -448,7 +457,7 @@ def made_up(items: int) -> Data:
             )
         return session
 
-    tested = [walk() for _ in range(1000)]
+    tested = [walk() for _ in range(max(items // 5, 100))]
     return Data(
         [walk() for _ in range(5 * items)],
         [(session[:-1], session[-1]) for session in tested],
@@ -472,17 +481,15 @@ def load(path: Path) -> tuple[Settings, Recommender, list[str]]:
         settings = Settings(**content["settings"])
         model = settings.build(content["clicks"])
         model.load_state_dict(content["weights"])
+        if len(content["names"]) != len(content["clicks"]):
+            raise ValueError("items and names differ in number")
         return settings, model, content["names"]
-    except (
-        pickle.UnpicklingError,
-        EOFError,
-        KeyError,
-        TypeError,
-        ValueError,
-        RuntimeError,
-    ) as error:
-        first = str(error).strip().partition("\n")[0]
-        raise SystemExit(f"{path} is not a model that --save has written: {first}") from error
+    except (pickle.UnpicklingError, EOFError, LookupError, AttributeError) as error:
+        fault: Exception = error
+    except (TypeError, ValueError, RuntimeError) as error:
+        fault = error
+    first = str(fault).strip().partition("\n")[0]
+    raise SystemExit(f"{path} is not a model that --save has written: {first}") from fault
 
 
 def target_weights(clicks: Tensor, head: str) -> Tensor:  # (C,) -> (C,)
@@ -566,6 +573,20 @@ def positive(text: str) -> int:
     return number
 
 
+def above_zero(text: str) -> float:
+    """Return a number from the command line; 0 and below is an error."""
+    if not (number := float(text)) > 0:
+        raise argparse.ArgumentTypeError(f"must be above 0, got {text}")
+    return number
+
+
+def share(text: str) -> float:
+    """Return a share from the command line, from 0 to below 1."""
+    if not 0 <= (number := float(text)) < 1:
+        raise argparse.ArgumentTypeError(f"must be from 0 to below 1, got {text}")
+    return number
+
+
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the options. A mistake ends the program with a message."""
     here = "cuda" if torch.cuda.is_available() else "cpu"
@@ -583,15 +604,15 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--load", type=Path, metavar="FILE", help="score a saved model instead of training one")
     add("--head", default="factored", help="a head of zloss.HeadConfig (%(default)s)")
     add("--loss", default="", help="a loss of this head (its first one)")
-    add("--a", type=float, help="a of the Z-loss (1)")
-    add("--lr", type=float, help="learning rate of the head, in place of the one in RATES")
-    add("--network-lr", type=float, help="learning rate of the layers below it (0.003)")
+    add("--a", type=above_zero, help="a of the Z-loss (1)")
+    add("--lr", type=above_zero, help="learning rate of the head, in place of the one in RATES")
+    add("--network-lr", type=above_zero, help="learning rate of the layers below it (0.003)")
     add("--epochs", type=positive, default=5, help="passes over the sessions (%(default)s)")
-    add("--minutes", type=float, default=math.inf, help="longest time of training (no limit)")
+    add("--minutes", type=above_zero, default=math.inf, help="longest time of training (no limit)")
     add("--batch", type=positive, default=128, help="sessions in a step (%(default)s)")
     add("--width", type=positive, default=128, help="width of all layers (%(default)s)")
-    add("--dropout", type=float, default=0.2, help="share of the inputs to drop (%(default)s)")
-    add("--device", default=here, help="where to train: cpu, cuda or mps (%(default)s)")
+    add("--dropout", type=share, default=0.2, help="share of the inputs to drop (%(default)s)")
+    add("--device", default=here, choices=("cpu", "cuda", "mps"), help="(%(default)s)")
     add("--seed", type=int, default=0, help="seed of random numbers (%(default)s)")
     options = parser.parse_args(arguments)
     for path in filter(None, (options.sessions, options.examples, options.load)):
@@ -599,6 +620,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
             parser.error(f"there is no file {path}")
     if options.examples and not (options.sessions or options.load):
         parser.error("--examples needs --sessions to learn from, or a model to --load")
+    if options.save and not options.save.absolute().parent.is_dir():
+        parser.error(f"there is no folder {options.save.absolute().parent} for --save")
     if options.load and options.save:
         parser.error("--load trains nothing that --save could write: give one of them")
     try:

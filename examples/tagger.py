@@ -31,7 +31,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 import zloss
 
-KS = (1, 3, 5)
+KS = (1, 3, 5)  # the precision is printed at each
+
+Thing = TypeVar("Thing")
 
 
 class Rates(NamedTuple):
@@ -53,7 +55,7 @@ class Rates(NamedTuple):
 # Each head has rates of its own. With one rate for all, a comparison of heads would be a comparison of rates.
 RATES = {
     "factored": Rates(network=3e-3, head=30.0, optimizer=zloss.FactoredSGD),
-    "sampled": Rates(network=3e-3, head=3e-3, optimizer=torch.optim.SparseAdam),
+    "sampled": Rates(network=1e-2, head=1e-2, optimizer=torch.optim.SparseAdam),
     "hierarchical": Rates(network=3e-3, head=0.1, optimizer=torch.optim.Adagrad),
 }
 OTHER_RATES = Rates(network=3e-3, head=3e-3)
@@ -68,6 +70,9 @@ class Text(NamedTuple):
     words: Tensor  # (n,) all different
     counts: Tensor  # (n,) how often each occurs
     tags: Tensor  # (K,) those that a training text has; others cannot be found
+
+
+Proposer = Callable[[Sequence[Text]], Tensor]  # returns the best tags (B, max(KS)), in order
 
 
 class Data(NamedTuple):
@@ -174,11 +179,6 @@ def train(
         yield share, loss.item()
 
 
-Proposer = Callable[
-    [Sequence[Text]], Tensor
-]  # returns the best tags of each text (B, max(KS)), the best first
-
-
 def network_proposer(model: Tagger) -> Proposer:
     """Return the proposer that ranks all tags by the network."""
 
@@ -191,10 +191,20 @@ def network_proposer(model: Tagger) -> Proposer:
     return propose
 
 
+def watched(things: Sequence[Thing], what: str) -> Iterator[Thing]:
+    """Yield things, and say every five seconds how many of them are done."""
+    said = time.perf_counter()
+    for done, thing in enumerate(things):
+        if time.perf_counter() > said + 5:
+            said = time.perf_counter()
+            print(f"  {what}: {done / len(things):.0%} done", file=sys.stderr)
+        yield thing
+
+
 def precisions(proposer: Proposer, texts: Sequence[Text]) -> dict[str, float]:
     """Return the share of right tags among the k best ones, for each k."""
     right = torch.zeros(max(KS))
-    for part in parts(texts, 250):
+    for part in watched(parts(texts, 250), "ranking"):
         for proposed, text in zip(proposer(part), part, strict=True):
             right += torch.isin(proposed, text.tags)
     return {f"P@{k}": float(right[:k].sum()) / (k * len(texts)) for k in KS}
@@ -455,17 +465,15 @@ def load(path: Path) -> tuple[Settings, Tagger, list[str], list[str]]:
         settings = Settings(**content["settings"])
         model = settings.build(*content["counts"])
         model.load_state_dict(content["weights"])
+        if [len(content["words"]), len(content["tags"])] != [len(one) for one in content["counts"]]:
+            raise ValueError("words, tags and names differ in number")
         return settings, model, content["words"], content["tags"]
-    except (
-        pickle.UnpicklingError,
-        EOFError,
-        KeyError,
-        TypeError,
-        ValueError,
-        RuntimeError,
-    ) as error:
-        first = str(error).strip().partition("\n")[0]
-        raise SystemExit(f"{path} is not a model that --save has written: {first}") from error
+    except (pickle.UnpicklingError, EOFError, LookupError, AttributeError) as error:
+        fault: Exception = error
+    except (TypeError, ValueError, RuntimeError) as error:
+        fault = error
+    first = str(fault).strip().partition("\n")[0]
+    raise SystemExit(f"{path} is not a model that --save has written: {first}") from fault
 
 
 def fit(model: Tagger, settings: Settings, data: Data, options: argparse.Namespace) -> None:
@@ -559,6 +567,20 @@ def positive(text: str) -> int:
     return number
 
 
+def above_zero(text: str) -> float:
+    """Return a number from the command line; 0 and below is an error."""
+    if not (number := float(text)) > 0:
+        raise argparse.ArgumentTypeError(f"must be above 0, got {text}")
+    return number
+
+
+def share(text: str) -> float:
+    """Return a share from the command line, from 0 to below 1."""
+    if not 0 <= (number := float(text)) < 1:
+        raise argparse.ArgumentTypeError(f"must be from 0 to below 1, got {text}")
+    return number
+
+
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the options. A mistake ends the program with a message."""
     here = "cuda" if torch.cuda.is_available() else "cpu"
@@ -576,15 +598,15 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--load", type=Path, metavar="FILE", help="score a saved model instead of training one")
     add("--head", default="factored", help="a head of zloss.HeadConfig (%(default)s)")
     add("--loss", default="", help="a loss of this head (its first one)")
-    add("--a", type=float, help="a of the Z-loss (10 / sqrt(tags))")
-    add("--lr", type=float, help="learning rate of the head, in place of the one in RATES")
-    add("--network-lr", type=float, help="learning rate of the embeddings (0.003)")
+    add("--a", type=above_zero, help="a of the Z-loss (10 / sqrt(tags))")
+    add("--lr", type=above_zero, help="learning rate of the head, in place of the one in RATES")
+    add("--network-lr", type=above_zero, help="learning rate of the embeddings (0.003)")
     add("--epochs", type=positive, default=8, help="passes over the texts (%(default)s)")
-    add("--minutes", type=float, default=math.inf, help="longest time of training (no limit)")
+    add("--minutes", type=above_zero, default=math.inf, help="longest time of training (no limit)")
     add("--batch", type=positive, default=100, help="texts in a step (%(default)s)")
     add("--width", type=positive, default=256, help="width of the embeddings (%(default)s)")
-    add("--dropout", type=float, default=0.5, help="share of the words to drop (%(default)s)")
-    add("--device", default=here, help="where to train: cpu, cuda or mps (%(default)s)")
+    add("--dropout", type=share, default=0.5, help="share of the words to drop (%(default)s)")
+    add("--device", default=here, choices=("cpu", "cuda", "mps"), help="(%(default)s)")
     add("--seed", type=int, default=0, help="seed of random numbers (%(default)s)")
     options = parser.parse_args(arguments)
     for path in filter(None, (options.texts, options.tags, options.test, options.load)):
@@ -594,6 +616,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--tags needs the words of the texts: give --texts")
     if options.test and not (options.texts or options.load):
         parser.error("--test needs --texts to learn from, or a model to --load")
+    if options.save and not options.save.absolute().parent.is_dir():
+        parser.error(f"there is no folder {options.save.absolute().parent} for --save")
     if options.load and options.save:
         parser.error("--load trains nothing that --save could write: give one of them")
     try:
