@@ -82,7 +82,6 @@ class NgramRecord(Recordable):
 
     suite: Literal["ngrams"] = "ngrams"
     corpus: str
-    mode: Literal["running", "sentence"]
     order: int
     classes: int
     scores: Scores
@@ -93,5 +92,5 @@ class NgramRecord(Recordable):
 
     @property
     def key(self) -> RecordKey:
-        """The corpus, the mode and the order."""
-        return self.corpus, self.mode, self.order
+        """The corpus and the order."""
+        return self.corpus, self.order

@@ -45,7 +45,7 @@ def ngrams() -> str:
     columns = ["test error, %", *(f"top-{k}" for k in TOP_K), "MRR", "perplexity"]
     rows = [
         [
-            f"{record.corpus}, {record.order}-grams{' in sentences' * (record.mode == 'sentence')}",
+            f"{record.corpus}, {record.order}-grams",
             *(f"{100 * error:.2f}" for error in record.scores.top_errors),
             f"{record.scores.mrr:.4f}",
             "" if record.scores.perplexity is None else f"{record.scores.perplexity:.1f}",
