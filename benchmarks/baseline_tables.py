@@ -43,6 +43,7 @@ def baselines_tags() -> str:
 def ngrams() -> str:
     """Return the scores of n-gram models."""
     columns = ["test error, %", *(f"top-{k}" for k in TOP_K), "MRR", "perplexity"]
+    records = _records(NgramRecord, "ngrams")
     rows = [
         [
             f"{record.corpus}, {record.order}-grams",
@@ -50,9 +51,9 @@ def ngrams() -> str:
             f"{record.scores.mrr:.4f}",
             "" if record.scores.perplexity is None else f"{record.scores.perplexity:.1f}",
         ]
-        for record in _records(NgramRecord, "ngrams")
+        for record in records
     ]
-    return f"{markdown_table(columns, rows)}\n\n{_source('ngrams')}"
+    return f"{markdown_table(columns, rows)}\n\n{_source(records[0])}"
 
 
 def mean_ranks() -> str:
@@ -79,7 +80,7 @@ def mean_ranks() -> str:
         ]
         for record in records
     ]
-    return f"{markdown_table(columns, rows)}\n\n{_source('mean_rank')}"
+    return f"{markdown_table(columns, rows)}\n\n{_source(records[0])}"
 
 
 def _name(record: MeanRankRecord) -> str:
@@ -126,9 +127,7 @@ def _records(kind: type[AnyRecordable], suite: str) -> Sequence[AnyRecordable]:
     return read_records_as(kind, RECORDS / f"{suite}.cpu.jsonl")
 
 
-def _source(suite: str) -> str:
-    kinds = {"ngrams": NgramRecord, "mean_rank": MeanRankRecord}
-    first = _records(kinds[suite], suite)[0]
+def _source(first: NgramRecord | MeanRankRecord) -> str:
     return wrapped(
         f"Measured on {first.device}, torch {first.versions['torch']}. Records: `benchmarks/records`."
     )

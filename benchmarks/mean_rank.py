@@ -31,7 +31,8 @@ CONTEXT = 5
 KS = (1, 10, 100)
 BANDS = ((1, 100), (101, 1000), (1001, 3000), (3001, 10_000))
 BETAS = (0.0, 0.25, 0.5, 0.75)
-HEADS: dict[Literal["z_loss", "sampled"], dict[str, Any]] = {
+Network = Literal["z_loss", "sampled"]
+HEADS: dict[Network, dict[str, Any]] = {
     "z_loss": {"head": "factored"},
     "sampled": {"head": "sampled", "num_samples": 512, "sampler": "unigram"},
 }
@@ -47,9 +48,7 @@ def class_weights(counts: Tensor, beta: float) -> Tensor:  # (C,) -> (C,)
     return (weights * counts.sum() / (counts * weights).sum()).float()
 
 
-def trained(
-    corpus: Corpus, model: Literal["z_loss", "sampled"], beta: float, epochs: int, seed: int
-) -> NgramNetwork:
+def trained(corpus: Corpus, model: Network, beta: float, epochs: int, seed: int) -> NgramNetwork:
     """Return a network after its training."""
     torch.manual_seed(seed)
     counts = torch.tensor(corpus.vocabulary.counts)
@@ -132,7 +131,9 @@ def measured(corpus: Corpus, epochs: int, seed: int) -> Iterator[MeanRankRecord]
     trigrams = KneserNey.count(Ngrams(corpus.split("train"), context=2), len(counts))
     judged = [trigrams.judge((context[:, -2:], target))[0] for context, target in batches]
     yield MeanRankRecord(model="trigram", **described(torch.cat(judged), targets), **common)
-    for model, beta in (("sampled", 0.0), *(("z_loss", beta) for beta in BETAS)):
+    trainings: list[tuple[Network, float]] = [("sampled", 0.0)]
+    trainings += [("z_loss", beta) for beta in BETAS]
+    for model, beta in trainings:
         network = trained(corpus, model, beta, epochs, seed)
         found = described(ranks_of(network, batches), targets)
         yield MeanRankRecord(model=model, beta=beta, epochs=epochs, **found, **common)

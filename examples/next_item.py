@@ -141,8 +141,9 @@ def optimizers_of(model: Recommender, head: str) -> list[torch.optim.Optimizer]:
     rates = RATES.get(head, OTHER_RATES)
     layers = [p for name, p in model.named_parameters() if not name.startswith("head.")]
     network = torch.optim.Adam(layers, lr=rates.network)
-    if isinstance(model.head, zloss.SphericalOutput) and rates.optimizer is zloss.FactoredSGD:
-        return [network, zloss.FactoredSGD(model.head.layer, rates.head)]
+    layer = getattr(model.head, "layer", None)
+    if isinstance(layer, zloss.FactoredLinear):
+        return [network, rates.optimizer(layer, rates.head)]
     return [network, rates.optimizer(list(model.head.parameters()), rates.head)]
 
 
@@ -326,7 +327,7 @@ def read_clicks(path: Path, columns: "Columns") -> list[list[str]]:
         for column in wanted:
             if column not in header:
                 raise ValueError(
-                    f"line 1 has no column {column!r} but {header}: name it with an option"
+                    f"line 1 has no column {column!r} but {header}: name it with --session-column and so on"
                 )
         places = [header.index(column) for column in wanted]
         for row in filter(None, rows):

@@ -90,9 +90,9 @@ class Tagger(nn.Module):
     def __init__(self, head: zloss.Head, frequency: Tensor, texts: int, dropout: float) -> None:
         super().__init__()
         self.head, self.dropout = head, dropout
-        self.register_buffer(
-            "idf", (texts / frequency.clamp_min(1)).log().clamp_min(0.1)
-        )  # (words,)
+        self.idf: Tensor
+        rarity = (texts / frequency.clamp_min(1)).log().clamp_min(0.1)  # (words,)
+        self.register_buffer("idf", rarity)
         # With dense gradients every step would cost a pass over the embeddings of all words.
         self.words = nn.EmbeddingBag(len(frequency), head.in_features, mode="sum", sparse=True)
         nn.init.normal_(self.words.weight, std=0.1)
@@ -100,7 +100,8 @@ class Tagger(nn.Module):
     def forward(self, texts: Sequence[Text]) -> Tensor:  # (B, width)
         """Return the hidden batch for the head. In training some words of each text are left out."""
         device = self.words.weight.device
-        weights = [tf_idf(text, self.idf) for text in texts]
+        idf = self.idf.cpu()
+        weights = [tf_idf(text, idf) for text in texts]
         if self.training:
             weights = [one * (torch.rand(len(one)) >= self.dropout) for one in weights]
         lengths = torch.tensor([0, *(len(text.words) for text in texts[:-1])], device=device)
@@ -110,9 +111,10 @@ class Tagger(nn.Module):
 
 
 def tf_idf(text: Text, idf: Tensor) -> Tensor:  # (n,)
-    """Return (1 + log count) times log(texts / texts with the word), scaled to a norm of 1."""
-    weight = text.counts.log1p() * idf.cpu()[text.words]
-    return weight / weight.norm().clamp_min(1e-6)
+    """Return log(1 + count) times log(texts / texts with the word), scaled to a norm of 1."""
+    weight: Tensor = text.counts.log1p() * idf[text.words]
+    unit: Tensor = weight / weight.norm().clamp_min(1e-6)
+    return unit
 
 
 class Settings(NamedTuple):
@@ -140,8 +142,9 @@ def optimizers_of(model: Tagger, head: str) -> list[torch.optim.Optimizer]:
     """Return an optimizer for the embeddings of words and one for the head, with their rates at the start."""
     rates = RATES.get(head, OTHER_RATES)
     network = torch.optim.SparseAdam(model.words.parameters(), lr=rates.network)
-    if isinstance(model.head, zloss.SphericalOutput) and rates.optimizer is zloss.FactoredSGD:
-        return [network, zloss.FactoredSGD(model.head.layer, rates.head)]
+    layer = getattr(model.head, "layer", None)
+    if isinstance(layer, zloss.FactoredLinear):
+        return [network, rates.optimizer(layer, rates.head)]
     return [network, rates.optimizer(list(model.head.parameters()), rates.head)]
 
 
@@ -336,15 +339,19 @@ def read_jsonl(path: Path, columns: Columns) -> list[Written]:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"line {number} is no JSON: {error}") from error
-        text, tags = (row.get(key) for key in columns) if isinstance(row, dict) else (None, None)
-        is_list = isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)
-        if not (isinstance(text, str) and is_list):
+        text, tags = map(row.get, columns) if isinstance(row, dict) else (None, None)
+        if not (isinstance(text, str) and isinstance(tags, list) and all_text(tags)):
             raise ValueError(
                 f"line {number} must be an object with a text {columns.text!r} and a list of texts "
                 f"{columns.tags!r}, got {line[:60]}"
             )
         found.append((words_of(text), tags))
     return found
+
+
+def all_text(values: list[Any]) -> bool:
+    """Return whether all values of a list are texts."""
+    return all(isinstance(value, str) for value in values)
 
 
 def read_csv(path: Path, columns: Columns) -> list[Written]:
@@ -356,7 +363,7 @@ def read_csv(path: Path, columns: Columns) -> list[Written]:
         for column in columns:
             if column not in header:
                 raise ValueError(
-                    f"line 1 has no column {column!r} but {header}: name it with an option"
+                    f"line 1 has no column {column!r} but {header}: name it with --text-column and so on"
                 )
         text, tags = (header.index(column) for column in columns)
         for row in filter(None, rows):

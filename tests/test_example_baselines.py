@@ -113,7 +113,8 @@ def dense_vectors(texts: list, idf: torch.Tensor) -> torch.Tensor:  # type: igno
     for row, text in zip(rows, texts, strict=True):
         for word, count in zip(text.words.tolist(), text.counts.tolist(), strict=True):
             row[word] = math.log(1 + count) * idf[word].double()
-    return rows / rows.norm(dim=1, keepdim=True)
+    unit: torch.Tensor = rows / rows.norm(dim=1, keepdim=True)
+    return unit
 
 
 @pytest.mark.parametrize("seed", SEEDS)

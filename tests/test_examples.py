@@ -1,5 +1,6 @@
 """The examples, each copied into an empty folder: they learn, read files, save, and explain mistakes."""
 
+import doctest
 import json
 import subprocess
 import sys
@@ -41,6 +42,13 @@ def test_a_copy_runs_with_zloss_alone(name: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "--save FILE" in done.stdout
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_docstrings_are_right(name: str, tmp_path: Path) -> None:
+    results = doctest.testmod(copied(name, tmp_path), extraglobs={"torch": torch})
+    assert results.attempted > 0
+    assert results.failed == 0
 
 
 @pytest.mark.parametrize("head", HEADS[:2])
@@ -150,7 +158,7 @@ def test_three_formats_of_texts(tagger: ModuleType, tmp_path: Path) -> None:
 
 
 WRONG_CLICKS = {
-    "": "line 1 has no column 'session' but []: name it with an option",
+    "": "line 1 has no column 'session' but []: name it with --session-column",
     "user,item\n": "line 1 has no column 'session' but ['user', 'item']",
     "session,item\n1,a\n1\n": "line 3 has 1 fields, and the header has 2",
     "session,item\n1,a\n ,b\n": "line 3 has an empty 'session'",

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -43,7 +43,7 @@ def baseline(
     """
     with byte_bar(errors) as watch:
         corpus = Corpus.open(folder, progress=watch)
-    manner = {
+    manner: dict[str, Any] = {
         "context": order - 1,
         "mode": mode,
         "boundary": corpus.boundary,
