@@ -11,7 +11,7 @@ from benchmarks.baseline_records import (
     Task,
 )
 from benchmarks.markdown_cells import markdown_table
-from reproduction.report.intervals import estimate
+from reproduction.report.intervals import Estimate, estimate
 from reproduction.report.markdown import wrapped
 from zloss_lab.evaluation import TOP_K
 from zloss_lab.records import AnyRecordable, read_records_as
@@ -31,8 +31,10 @@ MODEL_TITLES = {
 
 
 def baselines_items() -> str:
-    """Return the table of next items, over the two shops."""
-    return "\n\n".join(_table_of(task) for task in ("yoochoose", "diginetica"))
+    """Return the tables of next items, one for each shop that was measured."""
+    measured = {record.task for record in _records(BaselineRecord, "baselines")}
+    shops: tuple[Task, ...] = ("yoochoose", "diginetica")
+    return "\n\n".join(_table_of(shop) for shop in shops if shop in measured)
 
 
 def baselines_tags() -> str:
@@ -89,38 +91,42 @@ def _name(record: MeanRankRecord) -> str:
 
 
 def _table_of(task: Task) -> str:
+    """Return a table with a row for each method and a column for each score, under a note."""
     records = [one for one in _records(BaselineRecord, "baselines") if one.task == task]
     scores = list(records[0].scores)
+    found: dict[str, list[BaselineRecord]] = {}
+    for record in records:
+        found.setdefault(record.method, []).append(record)
     means = {
-        method: {
-            score: estimate([one.scores[score] for one in records if one.method == method])
-            for score in scores
-        }
-        for method in dict.fromkeys(one.method for one in records)
+        method: [estimate([one.scores[score] for one in own]) for score in scores]
+        for method, own in found.items()
     }
-    rows = []
-    for method, found in means.items():
-        cells = []
-        for score in scores:
-            best = max(other[score].mean for other in means.values())
-            width = found[score].half_width
-            text = f"{100 * found[score].mean:.1f}"
-            text = text if width is None else f"{text} ± {100 * width:.1f}"
-            cells.append(f"**{text}**" if found[score].mean == best else text)
-        rows.append([HEAD_TITLES.get(method, method), *cells])
+    best = [max(one.mean for one in column) for column in zip(*means.values(), strict=True)]
+    rows = [
+        [HEAD_TITLES.get(method, method), *map(_cell, own, best)] for method, own in means.items()
+    ]
+    return f"{_note(records)}\n\n{markdown_table([TASK_TITLES[task], *scores], rows)}"
+
+
+def _cell(value: Estimate, best: float) -> str:
+    width = "" if value.half_width is None else f" ± {100 * value.half_width:.1f}"
+    text = f"{100 * value.mean:.1f}{width}"
+    return f"**{text}**" if value.mean == best else text
+
+
+def _note(records: Sequence[BaselineRecord]) -> str:
+    """Return what was measured, for how long and how often."""
     first = records[0]
-    networks = [one for one in records if one.is_network]
-    seeds = len({one.seed for one in networks})
-    note = (
-        f"{TASK_TITLES[task]}: {first.classes:,} classes, {first.examples:,} examples, in %. "
-        f"The factored head had {networks[0].epochs:.0f} epochs, and the other heads had its time. "
-        + (
-            f"± is half of the 95 % interval over {seeds} seeds."
-            if seeds > 1
-            else "One seed: a hint."
-        )
+    epochs = [one.epochs for one in records if one.epochs is not None]
+    seeds = len({one.seed for one in records if one.is_network})
+    what = f"{TASK_TITLES[first.task]}: {first.classes:,} classes, {first.examples:,} examples."
+    how = f"The factored head had {epochs[0]:.0f} epochs, and other heads had its time."
+    often = (
+        f"± is half of the 95 % interval over {seeds} seeds."
+        if seeds > 1
+        else "The networks have one seed, which is a hint."
     )
-    return f"{wrapped(note)}\n\n{markdown_table(['', *scores], rows)}"
+    return wrapped(" ".join([what, "Scores are in %.", how, often]))
 
 
 def _records(kind: type[AnyRecordable], suite: str) -> Sequence[AnyRecordable]:
