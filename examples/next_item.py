@@ -66,9 +66,8 @@ OTHER_RATES = Rates(network=3e-3, head=3e-3)
 # A target with f clicks in training has the weight f^-BALANCE. Spherical losses need it: without weights they spend
 # themselves on frequent items.
 BALANCE = {"factored": 0.5, "gram": 0.5}
+A = 1.0  # of the Z-loss
 HEAD_OPTIONS: dict[str, dict[str, Any]] = {
-    "factored": {"a": 1.0},
-    "gram": {"a": 1.0},
     "sampled": {"num_samples": 512, "sampler": "unigram"},
 }
 
@@ -127,9 +126,9 @@ class Settings(NamedTuple):
 
     def build(self, counts: Tensor) -> Recommender:
         """Return a new network for items with these numbers of clicks."""
-        is_usual = self.loss in ("", "z_loss", "softmax")
-        options = dict(HEAD_OPTIONS.get(self.head, {})) if is_usual else {}
-        options |= {} if self.a is None else {"a": self.a}
+        options = dict(HEAD_OPTIONS.get(self.head, {}))
+        if zloss.HeadConfig(head=self.head, loss=self.loss).loss == "z_loss":
+            options["a"] = A if self.a is None else self.a
         config = zloss.HeadConfig(head=self.head, loss=self.loss, options=options)
         # Sampling needs a probability above zero for each item.
         head = config.build(self.width, len(counts), counts=counts.clamp_min(1))
@@ -626,7 +625,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.load and options.save:
         parser.error("--load trains nothing that --save could write: give one of them")
     try:
-        zloss.HeadConfig(head=options.head, loss=options.loss)
+        own = {} if options.a is None else {"a": options.a}
+        zloss.HeadConfig(head=options.head, loss=options.loss, options=own)
     except ValueError as error:
         parser.error(str(error))
     return options

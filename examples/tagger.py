@@ -60,7 +60,7 @@ RATES = {
 }
 OTHER_RATES = Rates(network=3e-3, head=3e-3)
 HEAD_OPTIONS: dict[str, dict[str, Any]] = {
-    "sampled": {"num_samples": 512, "sampler": "unigram", "bias": False},
+    "sampled": {"num_samples": 512, "sampler": "unigram"},
 }
 
 
@@ -129,9 +129,7 @@ class Settings(NamedTuple):
 
     def build(self, word_texts: Tensor, tag_texts: Tensor) -> Tagger:
         """Return a new network, from the numbers of texts with each word and with each tag."""
-        is_usual = self.loss in ("", "z_loss", "softmax")
-        options = dict(HEAD_OPTIONS.get(self.head, {})) if is_usual else {}
-        options |= {} if self.a is None else {"a": self.a}
+        options = HEAD_OPTIONS.get(self.head, {}) | ({} if self.a is None else {"a": self.a})
         config = zloss.HeadConfig(head=self.head, loss=self.loss, options=options)
         # Sampling needs a probability above zero for each tag.
         head = config.build(self.width, len(tag_texts), counts=tag_texts.clamp_min(1))
@@ -628,7 +626,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.load and options.save:
         parser.error("--load trains nothing that --save could write: give one of them")
     try:
-        zloss.HeadConfig(head=options.head, loss=options.loss)
+        own = {} if options.a is None else {"a": options.a}
+        zloss.HeadConfig(head=options.head, loss=options.loss, options=own)
     except ValueError as error:
         parser.error(str(error))
     return options
