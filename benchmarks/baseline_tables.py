@@ -5,6 +5,7 @@ from pathlib import Path
 
 from benchmarks.baseline_records import (
     TASK_TITLES,
+    Band,
     BaselineRecord,
     MeanRankRecord,
     NgramRecord,
@@ -59,30 +60,29 @@ def ngrams() -> str:
 
 
 def mean_ranks() -> str:
-    """Return top-k errors and ranks by bands of word frequency."""
+    """Return top-k errors, and mean and median ranks by bands of word frequency."""
     records = _records(MeanRankRecord, "mean_rank")
     bands = records[0].bands
     columns = [
         "model",
         *(f"top-{k}, %" for k in records[0].top_errors),
-        "median rank",
-        "mean rank",
-        *(
-            f"words {band.first:,} to {band.last:,}, {100 * band.share:.0f} % of the text"
-            for band in bands
-        ),
+        "all words",
+        *(f"words {band.first:,} to {band.last:,} ({100 * band.share:.0f} %)" for band in bands),
     ]
     rows = [
         [
             _name(record),
             *(f"{100 * error:.1f}" for error in record.top_errors.values()),
-            f"{record.median_rank:,.0f}",
-            f"{record.mean_rank:,.0f}",
-            *(f"{band.mean_rank:,.0f}" for band in record.bands),
+            _mean_and_median(record),
+            *map(_mean_and_median, record.bands),
         ]
         for record in records
     ]
     return f"{markdown_table(columns, rows)}\n\n{_source(records[0])}"
+
+
+def _mean_and_median(ranks: MeanRankRecord | Band) -> str:
+    return f"{ranks.mean_rank:,.0f} / {ranks.median_rank:,.0f}"
 
 
 def _name(record: MeanRankRecord) -> str:
