@@ -120,13 +120,18 @@ def _note(records: Sequence[BaselineRecord]) -> str:
     epochs = [one.epochs for one in records if one.epochs is not None]
     seeds = len({one.seed for one in records if one.is_network})
     what = f"{TASK_TITLES[first.task]}: {first.classes:,} classes, {first.examples:,} examples."
-    how = f"The factored head had {epochs[0]:.0f} epochs, and other heads had its time."
-    often = (
-        f"± is half of the 95 % interval over {seeds} seeds."
-        if seeds > 1
-        else "The networks have one seed, which is a hint."
-    )
-    return wrapped(" ".join([what, "Scores are in %.", how, often]))
+    sentences = [what, "Scores are in %."]
+    if epochs:
+        sentences.append(
+            f"The factored head had {epochs[0]:.0f} epochs, and other heads had its time."
+        )
+    if seeds == 1:
+        sentences.append("The networks have one seed, which is a hint.")
+    elif seeds > 1:
+        sentences.append(f"± is half of the 95 % interval over {seeds} seeds.")
+    else:
+        sentences.append("No network was measured.")
+    return wrapped(" ".join(sentences))
 
 
 def _records(kind: type[AnyRecordable], suite: str) -> Sequence[AnyRecordable]:

@@ -174,7 +174,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("task", choices=get_args(Task))
     parser.add_argument("archive", type=Path)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, help="0 for baselines only (%(default)s)")
     parser.add_argument("--output", type=Path, default=RECORDS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
