@@ -20,6 +20,7 @@ from benchmarks import (
     size_table,
     versions,
 )
+from benchmarks.baseline_tables import baselines_items, baselines_tags, mean_ranks, ngrams
 from benchmarks.measurements import Measurements
 from benchmarks.picture import draw_picture
 from benchmarks.speed_tables import gram, heads, profile, speed
@@ -52,6 +53,7 @@ TABLES: dict[str, Callable[[], str]] = {
         for table in (speed, heads, gram, accuracy, targets, profile, epochs, learning)
     },
     **{name: partial(_excerpt, name) for name in EXCERPTS},
+    **{table.__name__: table for table in (baselines_items, baselines_tags, mean_ranks, ngrams)},
     "campaign": campaign_table.recorded_table,
     "coverage": coverage_table.recorded_table,
     **{

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from zloss_lab.commands.baseline import baseline
 from zloss_lab.commands.bench_commands import bench
 from zloss_lab.commands.data import data
 from zloss_lab.commands.evaluate import evaluate
@@ -26,7 +27,7 @@ app = typer.Typer(
 )
 for group, name in ((data, "data"), (bench, "bench"), (tune, "tune")):
     app.add_typer(group, name=name)
-for command in (train, evaluate, predict, runs, plot, report):
+for command in (train, evaluate, baseline, predict, runs, plot, report):
     app.command()(command)
 
 

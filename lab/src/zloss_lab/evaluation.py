@@ -165,7 +165,7 @@ def evaluate(
     limit = default_limit(network, batches.device) if limit is None else limit
     with evaluation_mode(network):
         zeros_tie = zeros_make_equal(network.head, batches.device)
-        return _evaluation(
+        return evaluation_of(
             lambda batch: _judged(network, batch, zeros_tie), batches, ks, limit, progress
         )
 
@@ -211,7 +211,7 @@ def constant_classifier(
     ascending = counts.sort().values
     ranks = len(counts) - torch.searchsorted(ascending, counts, right=True) + 1
     log_prob = (counts.double() / counts.sum()).log()
-    return _evaluation(
+    return evaluation_of(
         lambda batch: (ranks[batch[1]], log_prob[batch[1]]), batches, ks, limit, progress
     )
 
@@ -229,8 +229,7 @@ def evaluation_mode(network: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-# Ranks (B,), and log-probabilities (B,) of the targets or None.
-Judged = tuple[Tensor, Tensor | None]
+Judged = tuple[Tensor, Tensor | None]  # ranks (B,) of the targets, and log-probabilities (B,)
 
 
 def _judged(network: NgramNetwork, batch: NgramBatch, zeros_tie: bool) -> Judged:
@@ -255,13 +254,14 @@ def worst_where_zero(ranks: Tensor, h: Tensor, num_classes: int) -> Tensor:
     return torch.where(h.any(-1), ranks, num_classes)
 
 
-def _evaluation(
+def evaluation_of(
     judge: Callable[[NgramBatch], Judged],
     batches: NgramBatches,
     ks: Sequence[int],
     limit: int | None,
     progress: CountWatcher | None,
 ) -> Evaluation:
+    """Return the scores of a classifier on a text, from a function that judges batches."""
     _check_ks(ks)
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1 example, got {limit}")
