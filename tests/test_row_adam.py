@@ -126,6 +126,18 @@ def test_schedulers_change_its_rate() -> None:
     assert torch.equal(one, before)
 
 
+def test_a_captured_step_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of steps would be a constant of the graph. No GPU is needed to see the refusal."""
+    one = made(2, 2)
+    one.grad = torch.ones_like(one)
+    optimizer, before = zloss.RowAdam([one], 0.1), one.detach().clone()
+    monkeypatch.setattr("zloss.optim.row_adam.must_not_wait", lambda: True)
+    with pytest.raises(ValueError, match="a CUDA graph would repeat one step"):
+        optimizer.step()
+    assert torch.equal(one, before)
+    assert not optimizer.state
+
+
 PARAMETER = made(2, 2)
 BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: zloss.RowAdam([PARAMETER], -1.0), "lr must be a finite number >= 0"),

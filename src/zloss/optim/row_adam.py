@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from zloss.inputs import check_callable, check_mapping, check_number, check_rates, shown
 from zloss.optim.groups import NOTES, check_parameters, listed, saved_groups
+from zloss.streams import must_not_wait
 
 _OPTIONS = ("lr", "betas", "eps")
 # Options of other Adams in torch. With one of them a state dict would mean other steps.
@@ -24,7 +25,7 @@ class RowAdam(Optimizer):
 
     A dense gradient changes all rows, as `torch.optim.Adam` does. A row-sparse gradient changes its own rows only, and
     other rows keep their moments. `torch.optim.SparseAdam` does the same and refuses dense gradients. One `RowAdam`
-    trains a head that has both, such as `HierarchicalSoftmax`. On a GPU a row-sparse step waits for the device.
+    trains a head that has both, such as `HierarchicalSoftmax`. It cannot be captured as a CUDA graph, and says so.
 
     Args:
         params: parameters, or parameter groups `{"params": [...], "lr": ...}`.
@@ -89,6 +90,11 @@ class RowAdam(Optimizer):
         """Take a step with every gradient that exists."""
         loss = None
         check_callable("closure", closure, or_none=True)
+        if must_not_wait():
+            raise ValueError(
+                "RowAdam counts its steps on the host, so a CUDA graph would repeat one step of it: use RowSGD, or "
+                "head.sgd(lr), in a captured step"
+            )
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()

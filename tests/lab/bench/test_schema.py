@@ -12,7 +12,16 @@ from zloss_lab.bench.schema import HeadRecord, LayerRecord, read_bench_records
 from zloss_lab.records import read_records, write_records
 
 # Of other programs.
-OTHER_FILES = ("campaign", "coverage", "language_model", "long_run", "mutation", "size", "versions")
+OTHER_FILES = (
+    "campaign",
+    "coverage",
+    "head_defaults",
+    "language_model",
+    "long_run",
+    "mutation",
+    "size",
+    "versions",
+)
 FILES = [
     path for path in sorted(RECORDS.glob("*.jsonl")) if path.name.split(".")[0] not in OTHER_FILES
 ]
