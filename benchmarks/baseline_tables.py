@@ -12,10 +12,10 @@ from benchmarks.baseline_records import (
     Task,
 )
 from benchmarks.markdown_cells import markdown_table
-from reproduction.report.intervals import Estimate, estimate
-from reproduction.report.markdown import wrapped
+from zloss_lab.documents.markdown import wrapped
 from zloss_lab.evaluation import TOP_K
 from zloss_lab.records import AnyRecordable, read_records_as
+from zloss_lab.seed_intervals import Estimate, estimate
 
 RECORDS = Path(__file__).parent / "records"
 HEAD_TITLES = {

@@ -29,7 +29,7 @@ from benchmarks.head_defaults import (
 )
 from benchmarks.head_trials import HeadTrial, Setting
 from benchmarks.markdown_cells import NOT_RUN, markdown_table
-from reproduction.report.markdown import wrapped
+from zloss_lab.documents.markdown import wrapped
 
 _TITLES = {
     "sampled": "sampled softmax",
