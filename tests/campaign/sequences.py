@@ -66,10 +66,8 @@ class Sequence:
         orders = [torch.randperm(width, generator=generator) for _ in range(number)]
         make = partial(DenseSGD, weight.double(), has_bias=self.has_bias)
         self.judge = make(torch.float64, order=torch.arange(width))
-        self.rulers = [
-            make(dtype, order=order, adds_at_once=number % 2 == 1)
-            for number, order in enumerate(orders)
-        ]
+        ways = zip(orders, (False, True, False), strict=False)
+        self.rulers = [make(dtype, order=order, adds_at_once=way) for order, way in ways]
         self.recorded = 0
         self.worst = 0.0  # the error as a multiple of the worst ruler's
         self.past: list[str] = []

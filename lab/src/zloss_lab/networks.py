@@ -253,8 +253,7 @@ class NgramNetwork(nn.Module):
             optimizers.append(SGD(dense, lr=lr, weight_decay=weight_decay, fused=fused))
         elif dense:
             optimizers.append(Adam(dense, lr=lr, weight_decay=weight_decay))
-        if output_lr is None and not self.head.has_relative_rates:
-            output_lr = lr
+        output_lr = lr if output_lr is None and not self.head.has_relative_rates else output_lr
         of_head = self.head.optimizer(output, lr=output_lr, weight_decay=output_weight_decay)
         return [*optimizers, of_head]
 

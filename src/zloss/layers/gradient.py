@@ -73,11 +73,6 @@ class RecordedGradient:
     ) -> Tensor:  # (M, H) T = sum over the targets of dL/do_t (W_t - wbar)
         return self.target_rows - self.target_grad_sum[:, None] * wbar
 
-    def of_batch(self) -> "RecordedGradient":
-        """Return the record without the rows below the batch."""
-        parts = {name: getattr(self, name)[: len(self.curvature)] for name in _BELOW_THE_BATCH}
-        return replace(self, **parts)
-
     def scaled(self, factor: Tensor | float) -> "RecordedGradient":
         """Return the record of `factor` times the gradient."""
         return replace(

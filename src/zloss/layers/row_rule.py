@@ -65,6 +65,18 @@ class RowAdagrad:
             self.squares.index_add_(0, classes, kept)
 
 
+def without_rows(grad: RecordedGradient) -> RecordedGradient:
+    """Return the record of the batch alone, without the looked-up rows below it."""
+    size = len(grad.curvature)
+    return replace(
+        grad,
+        h=grad.h[:size],
+        index=grad.index[:size],
+        target_grad=grad.target_grad[:size],
+        target_rows=grad.target_rows[:size],
+    )
+
+
 def _below_the_batch(grad: RecordedGradient) -> RecordedGradient:
     """Return the record of the looked-up rows alone, with one column of classes."""
     size = len(grad.curvature)

@@ -66,8 +66,8 @@ class Stepper:
         """
         tape = self.tape(matrix)
         anchor = None if record is None else tape.anchor(record)
-        function: Any = FactoredStatistics.apply
-        return tuple(function(h, anchor, target, ignore_index, tape))
+        passed = FactoredStatistics.apply(h, anchor, target, ignore_index, tape)  # type: ignore[no-untyped-call]
+        return tuple(passed)
 
     def tape(self, matrix: FactoredMatrix) -> "Tape":
         """Return a tape for a forward pass through the weights as they are now."""
@@ -120,8 +120,6 @@ class Stepper:
         self.supervisor.forget_reports()
         self.pending.fit_refactored()
         self.integrity.accept(matrix, are_own=False)
-
-    # ---- writes of others --------------------------------------------------------------------------------------------
 
     def settles(self, matrix: FactoredMatrix) -> bool:
         """Take over what others have written, where it makes a matrix. Returns whether it does."""

@@ -20,6 +20,7 @@ from zloss.inputs import check_flag, check_number, shown
 from zloss.layers import FactoredLinear
 from zloss.layers.gradient import RecordedGradient
 from zloss.layers.gradient_norm import norm_of
+from zloss.layers.row_rule import without_rows
 from zloss.streams import must_not_wait
 
 # The relative rate where nothing else is said.
@@ -55,7 +56,7 @@ def unit_of(layer: FactoredLinear, *, counts_rows: bool = True) -> float | None:
     if whole is None:
         return None
     has_rows, has_batch = len(whole.h) > len(whole.curvature), bool(len(whole.curvature))
-    grad = whole if counts_rows and has_batch else whole.of_batch()
+    grad = whole if counts_rows and has_batch else without_rows(whole)
     if must_not_wait():
         raise ValueError(
             "a captured step cannot find the unit of a relative learning rate, which has to wait for the device: take "

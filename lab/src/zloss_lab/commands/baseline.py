@@ -21,7 +21,7 @@ def baseline(
     folder: Annotated[Path, typer.Argument(help="folder of a prepared corpus")],
     split: Annotated[str, typer.Option(help="train, valid or test")] = "test",
     order: Annotated[
-        int, typer.Option(min=2, max=5, help="words of an n-gram, the predicted one included")
+        int, typer.Option(min=2, max=5, help="number of words in an n-gram, with the predicted one")
     ] = 3,
     mode: Annotated[
         Mode, typer.Option(help="running: across the ends of sentences; sentence: within one")
