@@ -160,21 +160,24 @@ def test_groups_that_come_later() -> None:
     optimizer.add_param_group({"layers": [more], "lr": 0.9})
     assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.5, 0.5, 0.7, 0.9]
     assert optimizer.layers == [model.output, model.second.layer, more]
+    assert optimizer.param_groups[3]["params"] == list(added.parameters())
     optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    optimizer.param_groups[3]["lr"] = 0.0
+    optimizer.param_groups[3]["lr"] = 0.2
     before = added.weight.detach().clone(), more.weight()
     added(torch.ones(1, 2)).sum().backward()
     LOSS(more(torch.randn(2, 4), torch.tensor([1, 2]))).backward()
     optimizer.step()
-    assert torch.equal(added.weight, before[0])
+    torch.testing.assert_close(added.weight.detach(), before[0] - 0.2)
     assert not torch.equal(more.weight(), before[1])
 
 
 def test_models_without_a_trunk_or_without_an_output() -> None:
     layer = zloss.FactoredLinear(4, 9)
     alone = zloss.Optimizer(layer, output_lr=1.0)
-    with pytest.raises(ValueError, match=r"the model had no parameters of a trunk yet"):
-        alone.add_param_group({"params": nn.Linear(2, 2).parameters()})
+    heads = [layer, zloss.HierarchicalSoftmax(4, 9)]
+    for without_trunk in (alone, zloss.Optimizer(heads, output_lr=1.0)):
+        with pytest.raises(ValueError, match=r"the model had no parameters of a trunk yet"):
+            without_trunk.add_param_group({"params": nn.Linear(2, 2).parameters()})
     before = layer.weight()
     LOSS(layer(torch.randn(2, 4), torch.tensor([1, 2]))).backward()
     alone.step()

@@ -50,7 +50,11 @@ TARGETS = (
             *_OPTIMIZERS,
         ),
     ),
-    Target(file="src/zloss/layers/mark.py", tests=(*_MARKED, "tests/layers/test_averages.py")),
+    Target(
+        file="src/zloss/layers/mark.py",
+        tests=(*_MARKED, "tests/layers/test_averages.py"),
+        scope=("GradientMark", "_NoAverage", "WrittenNorm"),
+    ),
     Target(file="src/zloss/layers/gradient_norm.py", tests=(_STEP,)),
     Target(
         file="src/zloss/layers/matrix.py",

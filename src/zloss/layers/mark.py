@@ -49,7 +49,7 @@ class GradientMark(nn.Parameter):
 class _NoAverage(Tensor):
     """The values of a mark, as `AveragedModel` takes them before it writes an average to them."""
 
-    def copy_(self, src: Any, non_blocking: bool = False) -> Self:
+    def copy_(self, *_: Any, **__: Any) -> Self:
         raise ValueError(
             "the parameters of a model with a FactoredLinear cannot be averaged, as AveragedModel and EMA do: V is a "
             "factor of the weights, and an average of factors makes another matrix. Average the layers below, as in "

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from zloss.inputs import check_callable, check_flag, check_mapping
 from zloss.layers import FactoredLinear
 from zloss.layers.factored import living_layers
-from zloss.optim.groups import listed, saved_groups
+from zloss.optim.groups import check_parameters, listed, saved_groups
 from zloss.optim.plain_sgd import PlainSGD
 from zloss.optim.sgd import FactoredSGD
 from zloss.optim.whole_arguments import check_outputs, checked_models, checked_trunk
@@ -145,6 +145,7 @@ class Optimizer(torch.optim.Optimizer):
         self._optimizers += [head.optimizer(**rates) for head in heads]
         if layers:
             self._optimizers.append(MarkedSGD(layers, **rates, **factored))
+        self._has_trunk = bool(named)
         self._owners: list[int] = []  # of each group: the number of its optimizer
         super().__init__([g for inner in self._optimizers for g in inner.param_groups], {})
         self._share()
@@ -152,15 +153,18 @@ class Optimizer(torch.optim.Optimizer):
     @property
     def layers(self) -> list[FactoredLinear]:
         """The factored layers that this optimizer trains."""
-        return [layer for inner in self._of_layers() for layer in inner.layers]
+        last = self._output()
+        return [] if last is None else last.layers
 
     @property
     def units(self) -> list[float | None]:
         """The units of the relative rates of all layers: see `FactoredSGD.units`."""
-        return [unit for inner in self._of_layers() for unit in inner.units]
+        last = self._output()
+        return [] if last is None else last.units
 
-    def _of_layers(self) -> list[FactoredSGD]:
-        return [inner for inner in self._optimizers if isinstance(inner, FactoredSGD)]
+    def _output(self) -> FactoredSGD | None:
+        last = self._optimizers[-1]
+        return last if isinstance(last, FactoredSGD) else None
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -194,28 +198,32 @@ class Optimizer(torch.optim.Optimizer):
                 self.param_groups.append(param_group)
                 self._owners.append(number)
                 return
+        if "layers" not in param_group:
+            given = param_group.get("params", [])
+            params = [given] if isinstance(given, Tensor) else listed(given)
+            self._check_new(params)
+            param_group = {**param_group, "params": params}
         number = self._number_for(param_group)
         inner = self._optimizers[number]
         inner.add_param_group(param_group)
         self.param_groups.append(inner.param_groups[-1])
         self._owners.append(number)
 
-    def _number_for(self, param_group: dict[str, Any]) -> int:
-        """Return the number of the optimizer that a new group belongs to."""
-        has_layers = "layers" in param_group
-        given = param_group.get("params", [])
-        params = set() if has_layers else {p for p in listed(given) if isinstance(p, Tensor)}
-        if any(not params.isdisjoint(layer.parameters()) for layer in living_layers()):
+    def _check_new(self, params: list[Any]) -> None:
+        unnamed = {p for entry in params for p in listed(entry) if isinstance(p, Tensor)}
+        if any(not unnamed.isdisjoint(layer.parameters()) for layer in living_layers()):
             raise ValueError(
                 'these are parameters of a FactoredLinear: add the layer itself, {"layers": [layer]}'
             )
-        if any(not params.isdisjoint(group["params"]) for group in self.param_groups):
-            raise ValueError("a parameter is here twice: each step would train it twice")
-        for number, inner in enumerate(self._optimizers):
-            is_output = isinstance(inner, FactoredSGD)
-            if is_output if has_layers else number == 0 and not is_output:
-                return number
-        what = "factored layers" if has_layers else "parameters of a trunk"
+        check_parameters(params, {p for group in self.param_groups for p in group["params"]})
+
+    def _number_for(self, param_group: dict[str, Any]) -> int:
+        """Return the number of the optimizer that a new group belongs to."""
+        if "layers" in param_group and isinstance(self._optimizers[-1], FactoredSGD):
+            return len(self._optimizers) - 1
+        if "layers" not in param_group and self._has_trunk:
+            return 0
+        what = "factored layers" if "layers" in param_group else "parameters of a trunk"
         raise ValueError(f"the model had no {what} yet: make a new zloss.Optimizer")
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -261,8 +269,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         # Torch copies named attributes only.
-        own = {"_optimizers": self._optimizers, "_owners": self._owners}
-        return super().__getstate__() | own
+        own = ("_optimizers", "_owners", "_has_trunk")
+        return super().__getstate__() | {name: vars(self)[name] for name in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
