@@ -212,3 +212,11 @@ def test_mistakes(corpus: Path, tmp_path: Path) -> None:
         TrainingConfig(weight_decay=-1.0)
     with pytest.raises(ValueError, match="seconds must be a finite number > 0, got 0"):
         TrainingConfig(seconds=0.0)
+
+
+def test_other_losses_have_no_z_scores(corpus: Path, tmp_path: Path) -> None:
+    seen: list[TrainingProgress] = []
+    head = HeadConfig(head="dense", loss="z_loss")
+    run = fit(experiment(corpus, head=head, steps=10), tmp_path / "run", watch=seen.append)
+    assert seen[0].z_scores is None
+    assert all("beyond_b" not in record for record in run.metrics())
