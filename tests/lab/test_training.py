@@ -224,3 +224,11 @@ def test_a_factored_output_is_refused_another_optimizer(corpus: Path, tmp_path: 
     with pytest.raises(ValueError, match="has no gradient for 'adam'"):
         fit(config, tmp_path / "run")
     assert not (tmp_path / "run").exists(), "nothing was written"
+
+
+def test_other_losses_have_no_z_scores(corpus: Path, tmp_path: Path) -> None:
+    seen: list[TrainingProgress] = []
+    head = HeadConfig(head="dense", loss="z_loss")
+    run = fit(experiment(corpus, head=head, steps=10), tmp_path / "run", watch=seen.append)
+    assert seen[0].z_scores is None
+    assert all("beyond_b" not in record for record in run.metrics())

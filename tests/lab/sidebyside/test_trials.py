@@ -51,6 +51,7 @@ UNSUITED: dict[str, dict[str, Any]] = {
         "output_lr": 0.1,
     },
     "training.clip must be none, got 1.0": {"clip": 1.0},
+    "training.output_lr must be a number, got none": {"output_lr": None},
     "training.seconds must be none, got 60.0": {"seconds": 60.0},
     "training.schedule must be 'linear', got 'plateau'": {"schedule": "plateau"},
     "training.score must be one of ranks, got 'perplexity'": {"score": "perplexity"},
