@@ -11,8 +11,7 @@ sampler. Then its rate is chosen once more in trainings of four times as many st
 product of both scores. It is trained with another seed and looked at on the test examples.
 
 On Diginetica and citeulike-t the best setting is checked. A few others show what a search would still have gained.
-Between the best Adam and the best SGD of the sampled softmax all four corpora decide. Last, the Z-loss and the sampled
-softmax are compared on tags. Validation examples decide everything, and test examples nothing.
+Last, the Z-loss and the sampled softmax are compared on tags. Validation examples decide, and test examples never do.
 """
 
 import argparse
@@ -56,7 +55,7 @@ LONGER = ("sampled",)
 _ALL_STAGES, _FEW_STAGES = 5, 1
 _TIMES = 4
 TAGGED = ("factored", "sampled")  # the heads that are compared on tags
-_LONG = 8  # the same factor where Diginetica decides: its rows are visited some times then
+_LONG = 8  # the same factor for a longer look at Diginetica, where an item is rare
 _SLOW_TRUNK, _FAST_TRUNK = 3e-3, 1e-2
 
 
@@ -223,17 +222,22 @@ def other_rates(best: Setting) -> list[Setting]:
     if best.optimizer != "adam" and best.head != "factored":
         settings.append(replace(best, optimizer="adam", lr=0.01))
     if best.optimizer == "adam" and best.head == "sampled":
-        settings += adam_and_sgd(best)[1:]
+        settings.append(_plain(best))
     return settings
+
+
+def _plain(best: Setting) -> Setting:
+    """Return the setting of the sampled softmax by SGD, at a rate that was level with Adam in longer trainings."""
+    return replace(best, optimizer="sgd", lr=100.0)
 
 
 def with_samples(best: Setting, number: int) -> list[Setting]:
     """Return the settings with S samples, at several rates: with more samples, a row moves in more steps."""
     one = replace(best, options={**best.options, "num_samples": number})
-    return [one, _scaled(one, 1 / 3), replace(one, optimizer="sgd", lr=100.0)]
+    return [one, _scaled(one, 1 / 3), _plain(one)]
 
 
-def searched(name: str, trials: Trials) -> Setting:
+def choose(name: str, trials: Trials) -> Setting:
     """Return the best setting of a head on the two corpora that choose."""
     if name not in LONGER:
         return search(name, joint_score(trials), stages=_FEW_STAGES)
@@ -241,36 +245,9 @@ def searched(name: str, trials: Trials) -> Setting:
     return search_longer(best, joint_score(trials, times=_TIMES))
 
 
-def choose(name: str, trials: Trials) -> Setting:
-    """Return the default of a head. For the sampled softmax all four corpora decide between Adam and SGD.
-
-    On the two that choose, both were level. They differ on the two others, which are no independent check of this
-    choice any more.
-    """
-    best = searched(name, trials)
-    if name != "sampled":
-        return best
-    return max(adam_and_sgd(best), key=lambda one: _score_of_four(one, trials))
-
-
-def adam_and_sgd(best: Setting) -> list[Setting]:
-    """Return the best setting of the sampled softmax by Adam, and the best one by SGD."""
-    return [best, replace(best, optimizer="sgd", lr=100.0)]
-
-
-def _score_of_four(setting: Setting, trials: Trials) -> float:
-    """Return the logarithm of the product of the scores on all corpora, from the longest trainings."""
-    slow = on_corpus(setting, "diginetica")
-    return (
-        joint_score(trials, times=_TIMES)(setting)
-        + log(trials.trial("citeulike", setting, seed=_TESTED, tests=True).score)
-        + log(trials.trial("diginetica", slow, times=_LONG, seed=_TESTED, tests=True).score)
-    )
-
-
 def run_choice(name: str, trials: Trials) -> None:
     """Look at the default of a head on the test examples of the corpora that chose it."""
-    best = searched(name, trials)
+    best = choose(name, trials)
     settings = [best]
     if name in LONGER:
         settings += [setting for number in SAMPLES for setting in with_samples(best, number)]
@@ -281,27 +258,27 @@ def run_choice(name: str, trials: Trials) -> None:
 
 def check_choice(name: str, trials: Trials) -> None:
     """Look at the default of a head, and at other settings, on the corpora that did not choose it."""
-    best = searched(name, trials)
+    best = choose(name, trials)
     for corpus in CHECKING:
         for setting in checked(best, corpus):
             trials.trial(corpus, setting, times=CHECK_TIMES[corpus], seed=_TESTED, tests=True)
     if name == "sampled":
         trials.trial("citeulike", FORMER, seed=_TESTED, tests=True)
+        for setting in (best, _plain(best)):
+            slow = replace(setting, trunk_lr=_SLOW_TRUNK)
+            trials.trial("diginetica", slow, times=_LONG, seed=_TESTED, tests=True)
 
 
 def checked(best: Setting, corpus: CorpusName) -> list[Setting]:
-    """Return the settings for a check. At the fast rate of the trunk, networks for Diginetica die."""
-    return [on_corpus(setting, corpus) for setting in (best, *other_rates(best))]
-
-
-def on_corpus(setting: Setting, corpus: CorpusName) -> Setting:
-    """Return the setting with the rate of the trunk that the corpus needs."""
-    return replace(setting, trunk_lr=_SLOW_TRUNK) if corpus == "diginetica" else setting
+    """Return the default and settings beside it. At the fast rate of the trunk, networks for Diginetica die."""
+    if corpus == "diginetica":
+        best = replace(best, trunk_lr=_SLOW_TRUNK)
+    return [best, *other_rates(best)]
 
 
 def on_tags(name: str, trials: Trials) -> HeadTrial:
     """Return a training of 9 epochs on citeulike-t, with the setting that is best after 3 of them."""
-    best = searched(name, trials)
+    best = choose(name, trials)
     settings = [
         replace(setting, trunk_lr=lr)
         for setting in (best, *other_rates(best))

@@ -20,10 +20,8 @@ from benchmarks.head_defaults import (
     first_settings,
     joint_score,
     last_change,
-    on_corpus,
     scales,
     search,
-    searched,
     trunk_rates,
     with_samples,
 )
@@ -70,7 +68,7 @@ def head_defaults() -> str:
 def _cells(name: str, trials: Trials) -> list[str]:
     """Return the cells of a head. Settings of the checks are chosen by validation, and shown by their test."""
     try:
-        best, first = choose(name, trials), searched(name, trials)
+        best = choose(name, trials)
     except TimeUp:
         return [NOT_RUN] * (1 + len(CHOOSING) + len(CHECKING))
     cells = [described(best)]
@@ -78,15 +76,16 @@ def _cells(name: str, trials: Trials) -> list[str]:
         found = trials.recorded(corpus, best, seed=1)
         cells.append(tested(found) if found else NOT_RUN)
     for corpus in CHECKING:
-        times, settings = CHECK_TIMES[corpus], checked(first, corpus)
-        trained = [trials.recorded(corpus, one, times=times, seed=1) for one in settings]
+        settings = checked(best, corpus)
+        trained = [
+            trials.recorded(corpus, one, times=CHECK_TIMES[corpus], seed=1) for one in settings
+        ]
         measured = [one for one in trained if one]
         if len(measured) < len(settings):
             cells.append(NOT_RUN)
             continue
-        own = measured[settings.index(on_corpus(best, corpus))]
         top = max(measured, key=lambda one: one.score)
-        cells.append(f"{tested(own)}, {tested(top)} ({named(top.setting)})")
+        cells.append(f"{tested(measured[0])}, {tested(top)} ({named(top.setting)})")
     return cells
 
 
@@ -146,7 +145,7 @@ def head_samples() -> str:
     """Return scores and times of the sampled softmax with other numbers of samples, each at its best rate."""
     trials = recorded_trials()
     try:
-        best = searched("sampled", trials)
+        best = choose("sampled", trials)
     except TimeUp:
         return NOT_RUN
     rows, pace = [], 0.0

@@ -88,9 +88,6 @@ def test_the_measured_optimizer_trains(case: HeadCase) -> None:
     h, target = hidden(6).detach(), spread(6)
     if head.defaults is None:
         optimizer = head.optimizer(lr=case.lr)
-    elif head.defaults.optimizer == "sgd" and not head.defaults.is_relative:
-        # Rates of plain SGD are for a mean over some hundred examples.
-        optimizer = head.optimizer(lr=head.defaults.lr * 6 / 128)
     else:
         optimizer = head.optimizer()
     losses = []

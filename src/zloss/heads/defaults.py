@@ -31,6 +31,6 @@ GRAM = HeadDefaults("adam", 0.003, is_measured=False)
 DENSE = HeadDefaults("adam", 0.003, is_measured=False)
 HIERARCHICAL = HeadDefaults("adam", 0.003, is_measured=False)
 ADAPTIVE = HeadDefaults("adam", 0.003, is_measured=False)
-SAMPLED = HeadDefaults("sgd", 100.0)
+SAMPLED = HeadDefaults("adam", 0.01)
 NCE = HeadDefaults("adam", 0.003, is_measured=False)
 NUM_SAMPLES = 512  # S of the sampled softmax and of NCE, for any number of classes

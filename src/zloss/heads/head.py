@@ -170,10 +170,10 @@ class Head(nn.Module, ABC):
 
         >>> head = zloss.SampledSoftmax(16, 100_000)
         >>> head.defaults
-        HeadDefaults(optimizer='sgd', lr=100.0, is_measured=True)
+        HeadDefaults(optimizer='adam', lr=0.01, is_measured=True)
         >>> optimizer = head.optimizer()
-        >>> slower = head.optimizer(lr=30.0)
-        >>> by_rows = head.optimizer("adam", lr=0.01)
+        >>> slower = head.optimizer(lr=0.003)
+        >>> plain = head.optimizer("sgd", lr=30.0)
         """
         name, lr = self._completed(name, lr)
         check_rates(lr, weight_decay)
