@@ -22,8 +22,8 @@ def balanced_weights(
 
     Args:
         counts: the number of occurrences of each class.
-        balance: 0 gives every class the weight 1. With 1, all classes together have equal shares of the loss. For a
-            Z-loss on items of a shop start from 0.25. Words need none.
+        balance: 0 gives every class the weight 1. With 1, every class has the same share of the loss, up to the cap.
+            For a Z-loss on items of a shop start from 0.25 or 0.5. Words need none.
         largest: the cap of the weights, > 1.
 
     >>> balanced_weights(torch.tensor([0, 1, 4, 16]), 0.5)
