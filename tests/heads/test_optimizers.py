@@ -86,10 +86,7 @@ def test_the_measured_optimizer_trains(case: HeadCase) -> None:
     """Six examples with one target each: within 300 steps every target comes first."""
     head = case.made()
     h, target = hidden(6).detach(), spread(6)
-    if head.defaults is None:
-        optimizer = head.optimizer(lr=case.lr)
-    else:
-        optimizer = head.optimizer()
+    optimizer = head.optimizer(lr=case.lr) if head.defaults is None else head.optimizer()
     losses = []
     for _ in range(300):
         optimizer.zero_grad()
