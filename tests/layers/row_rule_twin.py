@@ -36,7 +36,8 @@ class DenseTwin(nn.Module):
         return tuple(torch.zeros_like(x) if x.grad is None else x.grad for x in leaves)  # type: ignore[return-value]
 
     def norm(self) -> Tensor:
-        return torch.stack(self.grads()).sum(0).norm()
+        norm: Tensor = torch.stack(self.grads()).sum(0).norm()
+        return norm
 
     def scale(self, factor: Tensor | float) -> None:
         self.of_loss.grad, self.of_rows.grad = (grad * factor for grad in self.grads())
