@@ -18,17 +18,13 @@ import argparse
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from math import log, sqrt
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from benchmarks.head_corpora import CorpusName, Splits, load
-from benchmarks.head_trials import HeadTrial, Setting, run_trial, steps_of, trial_key
+from benchmarks.head_corpora import CorpusName
+from benchmarks.head_trials import TESTED, HeadTrial, Setting, TimeUp, Trials
 from zloss.heads.defaults import OptimizerName
-from zloss_lab.records import provenance, read_records_as, write_records
 
 RECORDS = Path(__file__).parent / "records" / "head_defaults.cpu.jsonl"
 CHOOSING: Sequence[CorpusName] = ("ptb", "yoochoose")
@@ -48,7 +44,6 @@ _SGD_RATES: Mapping[str, Sequence[float]] = {
     "adaptive": (1.0, 10.0),
     "gram": (50.0, 500.0),
 }
-_SEARCHED, _TESTED = 0, 1  # seeds
 # The heads with all stages of the search, whose rate is then chosen once more in longer trainings. With more stages for
 # the other heads, the search goes on where it was.
 LONGER = ("sampled",)
@@ -81,60 +76,6 @@ FORMER = Setting(
 _BIAS = {"adaptive": "head_bias"}  # the name of the option, where it is not "bias"
 
 Score = Callable[[Setting], float]
-
-
-class TimeUp(Exception):
-    """No further trial fits into the time."""
-
-
-class Trials:
-    """The trials in a file, which runs those that are missing.
-
-    Args:
-        path: the file of records.
-        data: the folder of the corpora.
-        ends: the time at which no further trial begins, by `time.monotonic`.
-    """
-
-    def __init__(self, path: Path, data: Path, ends: float) -> None:
-        self.path, self.ends = path, ends
-        self.records = read_records_as(HeadTrial, path) if path.exists() else []
-        self._corpus: Callable[[CorpusName], Splits] = cache(lambda name: load(name, data))
-
-    def trial(
-        self,
-        corpus: CorpusName,
-        setting: Setting,
-        *,
-        times: int = 1,
-        seed: int = _SEARCHED,
-        tests: bool = False,
-    ) -> HeadTrial:
-        """Return a trial from the file, or run it. `times` multiplies its steps."""
-        steps = times * steps_of(corpus, setting.head)
-        if found := self.recorded(corpus, setting, times=times, seed=seed):
-            return found
-        if time.monotonic() > self.ends:
-            raise TimeUp
-        one = run_trial(
-            self._corpus(corpus),
-            setting,
-            steps=steps,
-            seed=seed,
-            tests=tests,
-            where=provenance(torch.device("cpu")),
-        )
-        self.records.append(one)
-        write_records(self.path, self.records)
-        print(f"{corpus:10} {one.score:.4f} {one.cpu_s:6.1f} s  {setting}", flush=True)
-        return one
-
-    def recorded(
-        self, corpus: CorpusName, setting: Setting, *, times: int = 1, seed: int = _SEARCHED
-    ) -> HeadTrial | None:
-        """Return a trial from the file, or None."""
-        wanted = trial_key(corpus, setting, times * steps_of(corpus, setting.head), seed)
-        return next((one for one in self.records if one.key == wanted), None)
 
 
 def search(name: str, score: Score, *, stages: int) -> Setting:
@@ -253,7 +194,7 @@ def run_choice(name: str, trials: Trials) -> None:
         settings += [setting for number in SAMPLES for setting in with_samples(best, number)]
     for corpus in CHOOSING:
         for setting in settings:
-            trials.trial(corpus, setting, seed=_TESTED, tests=True)
+            trials.trial(corpus, setting, seed=TESTED, tests=True)
 
 
 def check_choice(name: str, trials: Trials) -> None:
@@ -261,12 +202,12 @@ def check_choice(name: str, trials: Trials) -> None:
     best = choose(name, trials)
     for corpus in CHECKING:
         for setting in checked(best, corpus):
-            trials.trial(corpus, setting, times=CHECK_TIMES[corpus], seed=_TESTED, tests=True)
+            trials.trial(corpus, setting, times=CHECK_TIMES[corpus], seed=TESTED, tests=True)
     if name == "sampled":
-        trials.trial("citeulike", FORMER, seed=_TESTED, tests=True)
+        trials.trial("citeulike", FORMER, seed=TESTED, tests=True)
         for setting in (best, _plain(best)):
             slow = replace(setting, trunk_lr=_SLOW_TRUNK)
-            trials.trial("diginetica", slow, times=_LONG, seed=_TESTED, tests=True)
+            trials.trial("diginetica", slow, times=_LONG, seed=TESTED, tests=True)
 
 
 def checked(best: Setting, corpus: CorpusName) -> list[Setting]:
@@ -286,9 +227,9 @@ def on_tags(name: str, trials: Trials) -> HeadTrial:
     ]
     best = max(
         settings,
-        key=lambda one: trials.trial("citeulike", one, seed=_TESTED, tests=True).score,
+        key=lambda one: trials.trial("citeulike", one, seed=TESTED, tests=True).score,
     )
-    return trials.trial("citeulike", best, times=3, seed=_TESTED, tests=True)
+    return trials.trial("citeulike", best, times=3, seed=TESTED, tests=True)
 
 
 def main() -> None:

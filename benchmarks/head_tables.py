@@ -12,8 +12,6 @@ from benchmarks.head_defaults import (
     HEADS,
     RECORDS,
     SAMPLES,
-    TimeUp,
-    Trials,
     biases,
     checked,
     choose,
@@ -25,7 +23,7 @@ from benchmarks.head_defaults import (
     trunk_rates,
     with_samples,
 )
-from benchmarks.head_trials import HeadTrial, Setting
+from benchmarks.head_trials import HeadTrial, Setting, TimeUp, Trials
 from benchmarks.markdown_cells import NOT_RUN, markdown_table
 from zloss_lab.documents.markdown import wrapped
 

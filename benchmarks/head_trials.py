@@ -1,23 +1,25 @@
-"""One trial of a head: the schema of its record, and the training behind it.
+"""Trials of heads: the schema of a record, the training behind it, and the file that is continued.
 
 A trial trains a small network with one head for a fixed number of steps. All rates fall linearly to a fiftieth. The
 score is recall@20 on the validation examples; for several tags a text it is precision@5.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import zloss
-from benchmarks.head_corpora import WIDTH, CorpusName, Examples, Splits
+from benchmarks.head_corpora import WIDTH, CorpusName, Examples, Splits, load
 from zloss.heads.defaults import OptimizerName
 from zloss.inputs import NotFiniteError
 from zloss_lab.configuration import to_table
-from zloss_lab.records import Recordable, RecordKey
+from zloss_lab.records import Recordable, RecordKey, provenance, read_records_as, write_records
 
 BATCH = 128
 # A head that computes all logits, or a product of its whole matrix, takes fewer steps in the same time.
@@ -28,6 +30,7 @@ _STEPS: Mapping[CorpusName, tuple[int, int]] = {
     "citeulike": (480, 160),
 }
 _SLOW_HEADS = ("dense", "gram")
+SEARCHED, TESTED = 0, 1  # the seeds of searches, and of looks at the test examples
 _LAST_RATE = 0.02
 _RANKED_TOGETHER = 500
 _NO_SCORE = 1e-4  # of a training that diverged
@@ -98,6 +101,60 @@ def trial_key(corpus: str, setting: Setting, steps: int, seed: int) -> RecordKey
     options = tuple(sorted(setting.options.items()))
     rest = {name: value for name, value in to_table(setting).items() if name != "options"}
     return (corpus, *rest.values(), options, steps, seed)
+
+
+class TimeUp(Exception):
+    """No further trial fits into the time."""
+
+
+class Trials:
+    """The trials in a file, which runs those that are missing.
+
+    Args:
+        path: the file of records.
+        data: the folder of the corpora.
+        ends: the time at which no further trial begins, by `time.monotonic`.
+    """
+
+    def __init__(self, path: Path, data: Path, ends: float) -> None:
+        self.path, self.ends = path, ends
+        self.records = read_records_as(HeadTrial, path) if path.exists() else []
+        self._corpus: Callable[[CorpusName], Splits] = cache(lambda name: load(name, data))
+
+    def trial(
+        self,
+        corpus: CorpusName,
+        setting: Setting,
+        *,
+        times: int = 1,
+        seed: int = SEARCHED,
+        tests: bool = False,
+    ) -> HeadTrial:
+        """Return a trial from the file, or run it. `times` multiplies its steps."""
+        steps = times * steps_of(corpus, setting.head)
+        if found := self.recorded(corpus, setting, times=times, seed=seed):
+            return found
+        if time.monotonic() > self.ends:
+            raise TimeUp
+        one = run_trial(
+            self._corpus(corpus),
+            setting,
+            steps=steps,
+            seed=seed,
+            tests=tests,
+            where=provenance(torch.device("cpu")),
+        )
+        self.records.append(one)
+        write_records(self.path, self.records)
+        print(f"{corpus:10} {one.score:.4f} {one.cpu_s:6.1f} s  {setting}", flush=True)
+        return one
+
+    def recorded(
+        self, corpus: CorpusName, setting: Setting, *, times: int = 1, seed: int = SEARCHED
+    ) -> HeadTrial | None:
+        """Return a trial from the file, or None."""
+        wanted = trial_key(corpus, setting, times * steps_of(corpus, setting.head), seed)
+        return next((one for one in self.records if one.key == wanted), None)
 
 
 def run_trial(

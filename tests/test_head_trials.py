@@ -8,10 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import head_defaults, head_tables
+from benchmarks import head_tables, head_trials
 from benchmarks.head_corpora import LATEST, Examples, SessionReader, Splits
-from benchmarks.head_defaults import HEADS, RECORDS, TimeUp, Trials, choose, search
-from benchmarks.head_trials import HeadTrial, Setting, advised_a, run_trial, trial_key
+from benchmarks.head_defaults import HEADS, RECORDS, choose, search
+from benchmarks.head_trials import (
+    HeadTrial,
+    Setting,
+    TimeUp,
+    Trials,
+    advised_a,
+    run_trial,
+    trial_key,
+)
 from zloss.heads import defaults
 from zloss_lab.records import read_records, read_records_as
 
@@ -79,8 +87,8 @@ def test_the_advised_a_depends_on_the_corpus() -> None:
 
 
 def test_a_recorded_trial_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_defaults, "load", lambda name, folder: made_up(name))
-    monkeypatch.setattr(head_defaults, "steps_of", lambda corpus, head: 3)
+    monkeypatch.setattr(head_trials, "load", lambda name, folder: made_up(name))
+    monkeypatch.setattr(head_trials, "steps_of", lambda corpus, head: 3)
     file, setting = tmp_path / "trials.jsonl", replace(HEADS["sampled"][0], lr=1.0)
     trials = Trials(file, tmp_path, time.monotonic() + 60)
     first = trials.trial("ptb", setting)

@@ -32,5 +32,5 @@ DENSE = HeadDefaults("adam", 0.003, is_measured=False)
 HIERARCHICAL = HeadDefaults("adam", 0.003, is_measured=False)
 ADAPTIVE = HeadDefaults("adam", 0.003, is_measured=False)
 SAMPLED = HeadDefaults("adam", 0.01)
-NCE = HeadDefaults("adam", 0.003, is_measured=False)
+NCE = HeadDefaults("sgd", 30.0)
 NUM_SAMPLES = 512  # S of the sampled softmax and of NCE, for any number of classes
