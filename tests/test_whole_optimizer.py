@@ -170,7 +170,7 @@ def test_groups_that_come_later() -> None:
 def test_models_without_a_trunk_or_without_an_output() -> None:
     layer = zloss.FactoredLinear(4, 9)
     alone = zloss.Optimizer(layer, output_lr=1.0)
-    heads = [layer, zloss.HierarchicalSoftmax(4, 9)]
+    heads: list[nn.Module] = [layer, zloss.HierarchicalSoftmax(4, 9)]
     for without_trunk in (alone, zloss.Optimizer(heads, output_lr=1.0)):
         with pytest.raises(ValueError, match=r"the model had no parameters of a trunk yet"):
             without_trunk.add_param_group({"params": nn.Linear(2, 2).parameters()})
