@@ -141,8 +141,8 @@ class Sequences(RuleBasedStateMachine):
     def zero_grad(self, set_to_none: bool, by_model: bool) -> None:
         things = self.networks if by_model else self.optimizers
         for one in things:
-            one.zero_grad(set_to_none=True if one is self.optimizers[1] else set_to_none)
-        self.dense.zero_grad()
+            one.zero_grad(set_to_none=set_to_none)
+        self.dense.output.zero_grad()  # zeros in place drop a recorded gradient too
         self.recorded = 0
 
     @precondition(lambda self: not self.recorded)

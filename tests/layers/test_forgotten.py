@@ -98,6 +98,9 @@ def test_an_optimizer_of_the_trunk_alone_is_found_at_the_second_backward(zeroes:
     trained = zloss.FactoredSGD(model.output, 1.0)
     model.backward()
     trained.step()
+    del trained
+    gc.collect()
+    model.backward()  # no step of others came before it
 
 
 def test_an_optimizer_that_is_gone_does_not_count() -> None:

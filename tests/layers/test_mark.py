@@ -161,6 +161,21 @@ def test_scaling_by_hand_comes_on_top_of_clipping() -> None:
     assert moved == pytest.approx(0.1 * limit, rel=1e-5)  # torch adds 1e-6
 
 
+def test_a_reversed_gradient_keeps_its_norm() -> None:
+    """As where somebody climbs instead of descending, and clips after that."""
+    layer, optimizer = marked_layer()
+    loss_of(layer).backward()
+    before, norm = layer.weight(), layer.grad_norm().item()
+    grad = layer.gradient_mark.grad
+    assert grad is not None
+    grad.mul_(-1)
+    assert layer.grad_norm().item() == pytest.approx(norm, rel=1e-12)
+    found = nn.utils.clip_grad_norm_(layer.parameters(), norm / 2)
+    assert found.item() == pytest.approx(norm, rel=1e-12)
+    optimizer.step()
+    assert (layer.weight() - before).norm().item() == pytest.approx(norm / 2, rel=1e-5)
+
+
 def test_copies_have_marks_of_their_own() -> None:
     layer, _ = marked_layer()
     loss_of(layer).backward()

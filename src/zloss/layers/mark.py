@@ -14,8 +14,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from zloss.precision import finest_dtype
-
 # Not zero, and yet too small to change a norm of gradients that it is part of.
 SMALLEST = 1e-20
 
@@ -65,7 +63,7 @@ class WrittenNorm:
             norm.abs().clamp_min(SMALLEST).to(mark.dtype)
         )  # a zero would mean that no gradient is recorded
         self._mark = mark
-        self._grad = mark.grad = torch.stack([first, -_SECOND * first])
+        self._grad = mark.grad = torch.stack([first, _SECOND * first])
         self._version, self._values = self._grad._version, self._grad.clone()
 
     def factor_since(self) -> Tensor | None:  # ()
@@ -80,8 +78,7 @@ class WrittenNorm:
         # Writes to `.data` are not counted.
         if is_untouched and not (on_cpu and not torch.equal(now, self._values)):
             return None
-        finfo, dtype = torch.finfo(now.dtype), finest_dtype(now.device)
-        (first, second), before = now.detach().to(dtype), self._values.to(dtype)
+        finfo, (first, second), before = torch.finfo(now.dtype), now, self._values
         factor = first / before[0]
         expected = factor * before[1]
         limit = _ROUNDINGS * finfo.eps * expected.abs() + finfo.tiny
