@@ -67,7 +67,7 @@ import zloss
 
 trunk = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU())
 output = zloss.FactoredLinear(64, 1_000)
-loss_of = zloss.ZLoss(a=0.3, b=10)
+loss_of = zloss.ZLoss()
 x, target = torch.randn(128, 32), torch.arange(128)
 """
 
@@ -106,6 +106,44 @@ OWN_DATA: list[Step] = [
         "unknown option of head 'sampled' with loss 'softmax': 'num_sample'; did you mean 'num_s",
     ),
     slip("zloss.HeadConfig(loss='softmax')", "the factored head cannot train softmax: it sees all"),
+]
+LOOP = (
+    MODEL
+    + """
+model = torch.nn.ModuleList([trunk, output])
+def epoch(optimizer):
+    for _ in range(20):
+        loss_of(output(trunk(x), target)).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+)
+OWN_LOOP: list[Step] = [
+    ProgramMistake(
+        runs=LOOP + "epoch(torch.optim.Adam(model.parameters()))",
+        error="ValueError",
+        reads="Adam holds the parameters of FactoredLinear(in_features=64, num_classes=1000",
+    ),
+    ProgramMistake(
+        runs=LOOP + "epoch(torch.optim.Adam(trunk.parameters()))",
+        error="ValueError",
+        reads="an optimizer took a step, and none is there for the gradient of FactoredLinear",
+    ),
+    Program(
+        runs=LOOP
+        + """
+optimizer = zloss.Optimizer(model, torch.optim.AdamW, lr=1e-2)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.7)
+before = output.rank(trunk(x), target).float().mean()
+for _ in range(3):
+    epoch(optimizer)
+    schedule.step()
+assert output.rank(trunk(x), target).float().mean() < 0.2 * before
+print("learnt")
+""",
+        reads=("learnt",),
+    ),
 ]
 EXPORT: list[Step] = [
     Program(
@@ -223,6 +261,6 @@ USE: list[Step] = [
 ]
 
 HOUR: list[Step] = [
-    *FIRST_SCREEN, *OWN_DATA, *EXPORT,
+    *FIRST_SCREEN, *OWN_DATA, *OWN_LOOP, *EXPORT,
     *OWN_TEXT, *OWN_RUN, *COMPARISON, *USE,
 ]  # fmt: skip
