@@ -152,7 +152,7 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: zloss.RowAdam([PARAMETER * 2], 0.1), "params must be parameters"),
     (
         lambda: zloss.RowAdam([{"params": [PARAMETER], "weight_decay": 0.1}], 0.1),
-        "RowAdam has lr, betas, eps, got weight_decay",
+        "RowAdam has lr, betas and eps, got weight_decay",
     ),
 ]
 

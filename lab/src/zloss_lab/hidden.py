@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from zloss.optim import PlainSGD
+from zloss.optim import CheckedOptimizer
 from zloss.precision import tf32_products
 from zloss_lab import kernels
 
@@ -51,7 +51,7 @@ class RectifiedLinear(nn.Linear):
         return y
 
 
-class HiddenSGD(PlainSGD):
+class HiddenSGD(CheckedOptimizer):
     """Plain SGD on hidden layers, where `weight -= lr * grad^T x` is one product that is added to the weight in place.
 
     A gradient in memory would be written, read and added: for wide layers and small batches that takes as long as the

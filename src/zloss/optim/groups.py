@@ -17,6 +17,16 @@ def listed(given: Any) -> list[Any]:
     return list(given) if is_several else [given]
 
 
+def listed_groups(params: Any) -> list[dict[str, Any]]:
+    """Return parameter groups as a list, and several parameters as one group."""
+    groups = listed(params)
+    if not groups or isinstance(params, Tensor):
+        raise ValueError(
+            f"params must be one or more parameters in a list, or groups of them, got {shown(params)}"
+        )
+    return groups if all(isinstance(group, dict) for group in groups) else [{"params": groups}]
+
+
 def check_parameters(params: list[Any], others: set[Tensor]) -> None:
     """Refuse anything but parameters that are trained here only, each once. They may have names, as pairs."""
     unnamed = [pair[1] if isinstance(pair, tuple) and len(pair) == 2 else pair for pair in params]

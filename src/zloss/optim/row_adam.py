@@ -1,22 +1,18 @@
 """Adam for parameters whose gradients are dense or row-sparse."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, overload
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
-from zloss.inputs import check_callable, check_mapping, check_number, check_rates, shown
-from zloss.optim.groups import NOTES, check_parameters, listed, saved_groups
+from zloss.inputs import check_number, shown
+from zloss.optim.checked_optimizer import CheckedOptimizer
+from zloss.optim.groups import listed_groups
 from zloss.streams import must_not_wait
 
-_OPTIONS = ("lr", "betas", "eps")
-# Options of other Adams in torch. With one of them a state dict would mean other steps.
-_FOREIGN_OPTIONS = ("weight_decay", "amsgrad", "maximize")
 
-
-class RowAdam(Optimizer):
+class RowAdam(CheckedOptimizer):
     r"""Adam, by rows where a gradient is row-sparse.
 
     For a gradient g, with the bias corrections of Adam:
@@ -41,6 +37,13 @@ class RowAdam(Optimizer):
     Reference: Kingma and Ba, Adam: a method for stochastic optimization, 2015, https://arxiv.org/abs/1412.6980.
     """
 
+    options = ("lr", "betas", "eps")
+    _shown_options = "lr, betas and eps"
+    _instead = (
+        "weight decay would change every row at every step, and torch.optim.Adam has the other options for dense "
+        "gradients"
+    )
+
     def __init__(
         self,
         params: Iterable[Tensor] | Iterable[dict[str, Any]],
@@ -50,61 +53,31 @@ class RowAdam(Optimizer):
         eps: float = 1e-8,
     ) -> None:
         options = {"lr": lr, "betas": betas, "eps": eps}
-        _check_options(options)
-        groups = listed(params)
-        if not groups or isinstance(params, Tensor):
-            raise ValueError(
-                f"params must be one or more parameters in a list, or groups of them, got {shown(params)}"
-            )
-        if not all(isinstance(group, dict) for group in groups):
-            groups = [{"params": groups}]
-        super().__init__(groups, options)
+        self._check_group(options)
+        super().__init__(listed_groups(params), options)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters with options of their own."""
-        check_mapping("param_group", param_group)
-        _refuse(name for name in param_group if name not in {"params", *_OPTIONS, *NOTES})
-        _check_options(self.defaults | param_group)
-        given = param_group.get("params")
-        params = [given] if isinstance(given, Tensor) else listed(given)
-        before = {parameter for group in self.param_groups for parameter in group["params"]}
-        check_parameters(params, before)
-        super().add_param_group({**param_group, "params": params})
+    def _check_group(self, group: dict[str, Any]) -> None:
+        super()._check_group(group)
+        check_number("eps", group["eps"], least=0)
+        betas = group["betas"]
+        if not isinstance(betas, tuple | list) or len(betas) != 2:
+            raise ValueError(f"betas must be two numbers, got {shown(betas)}")
+        for beta in betas:
+            check_number("a number of betas", beta, least=0)
+            if not beta < 1:
+                raise ValueError(f"a number of betas must be below 1, got {beta}")
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load moments and options. The state of a `torch.optim.SparseAdam` will do."""
-        for group in saved_groups(state_dict, self.param_groups):
-            _refuse(name for name in _FOREIGN_OPTIONS if group.get(name))
-            if missing := ", ".join(name for name in _OPTIONS if name not in group):
-                raise ValueError(f"state_dict has a group without {missing}")
-            _check_options(group)
-        super().load_state_dict(state_dict)
-
-    @overload
-    def step(self, closure: None = None) -> None: ...
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Take a step with every gradient that exists."""
-        loss = None
-        check_callable("closure", closure, or_none=True)
+    def _descend_all(self) -> None:
         if must_not_wait():
             raise ValueError(
                 "RowAdam counts its steps on the host, so a CUDA graph would repeat one step of it: use RowSGD, or "
                 "head.sgd(lr), in a captured step"
             )
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._descend(parameter, group)
-        return loss
+        super()._descend_all()
 
     def _descend(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        if parameter.grad is None:
+            return
         state, (beta1, beta2) = self.state[parameter], group["betas"]
         if not state:
             state["step"] = 0
@@ -137,23 +110,3 @@ def _blended(moment: Tensor, rows: Tensor | None, values: Tensor, beta: float) -
     changed = moment.index_select(0, rows).lerp_(values, 1 - beta)
     moment.index_copy_(0, rows, changed)
     return changed
-
-
-def _check_options(options: dict[str, Any]) -> None:
-    check_rates(options["lr"], 0.0)
-    check_number("eps", options["eps"], least=0)
-    betas = options["betas"]
-    if not isinstance(betas, tuple | list) or len(betas) != 2:
-        raise ValueError(f"betas must be two numbers, got {shown(betas)}")
-    for beta in betas:
-        check_number("a number of betas", beta, least=0)
-        if not beta < 1:
-            raise ValueError(f"a number of betas must be below 1, got {beta}")
-
-
-def _refuse(names: Iterable[str]) -> None:
-    if refused := ", ".join(names):
-        raise ValueError(
-            f"RowAdam has {', '.join(_OPTIONS)}, got {refused}: weight decay would change every row at every step, and "
-            "torch.optim.Adam has the other options for dense gradients"
-        )

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from zloss import kernels
-from zloss.inputs import check_rates, shown
-from zloss.optim.groups import listed
-from zloss.optim.plain_sgd import PlainSGD
+from zloss.inputs import check_rates
+from zloss.optim.checked_optimizer import CheckedOptimizer
+from zloss.optim.groups import listed_groups
 
 
-class RowSGD(PlainSGD):
+class RowSGD(CheckedOptimizer):
     """Plain SGD for parameters with row-sparse gradients: the steps of `torch.optim.SGD(parameters, lr)`.
 
     On a GPU, one pass over the rows adds a coalesced sparse gradient, such as the one of `HierarchicalSoftmax`. That is
@@ -35,14 +35,7 @@ class RowSGD(PlainSGD):
 
     def __init__(self, params: Iterable[Tensor] | Iterable[dict[str, Any]], lr: float) -> None:
         check_rates(lr, 0.0)
-        groups = listed(params)
-        if not groups or isinstance(params, Tensor):
-            raise ValueError(
-                f"params must be one or more parameters in a list, or groups of them, got {shown(params)}"
-            )
-        if not all(isinstance(group, dict) for group in groups):
-            groups = [{"params": groups}]
-        super().__init__(groups, {"lr": lr})
+        super().__init__(listed_groups(params), {"lr": lr})
 
     def _descend(self, parameter: Tensor, group: dict[str, Any]) -> None:
         if parameter.grad is not None:

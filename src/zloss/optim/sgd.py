@@ -11,8 +11,8 @@ from zloss.layers import FactoredLinear
 from zloss.layers.gradient import RecordedGradient
 from zloss.layers.supervisor import RefusedStepError
 from zloss.optim import relative_rate
+from zloss.optim.checked_optimizer import CheckedOptimizer
 from zloss.optim.groups import listed, saved_groups
-from zloss.optim.plain_sgd import PlainSGD
 from zloss.optim.row_rules import (
     ROW_OPTIONS,
     adopt_row_options,
@@ -22,7 +22,7 @@ from zloss.optim.row_rules import (
 )
 
 
-class FactoredSGD(PlainSGD):
+class FactoredSGD(CheckedOptimizer):
     """Plain SGD on factored layers: exactly the steps of `torch.optim.SGD` on the dense weights of the layers.
 
         W = W - lr * (dL/dW + weight_decay * W)

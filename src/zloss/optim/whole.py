@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from zloss.inputs import check_callable, check_flag, check_mapping
 from zloss.layers import FactoredLinear
 from zloss.layers.factored import living_layers
+from zloss.optim.checked_optimizer import CheckedOptimizer
 from zloss.optim.groups import check_parameters, listed, saved_groups
-from zloss.optim.plain_sgd import PlainSGD
 from zloss.optim.sgd import FactoredSGD
 from zloss.optim.whole_arguments import check_outputs, checked_models, checked_trunk
 
@@ -254,7 +254,11 @@ class Optimizer(torch.optim.Optimizer):
         inner, groups = self._optimizers[number], []
         for group, own, owner in zip(saved, self.param_groups, self._owners, strict=True):
             if owner == number:
-                kept = () if isinstance(inner, PlainSGD) else own.keys() & inner.defaults.keys()
+                kept = (
+                    ()
+                    if isinstance(inner, CheckedOptimizer)
+                    else own.keys() & inner.defaults.keys()
+                )
                 groups.append({name: own[name] for name in kept} | group)
         numbers = [one for group in groups for one in group["params"]]
         part = {one: state[one] for one in numbers if one in state}

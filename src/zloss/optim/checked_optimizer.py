@@ -1,4 +1,4 @@
-"""The base of optimizers that take plain SGD steps, in a form that suits their gradients."""
+"""The base of our optimizers: groups that are checked, and steps that go through the parameters one by one."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, overload
@@ -11,11 +11,11 @@ from zloss.inputs import check_callable, check_mapping, check_rates
 from zloss.optim.groups import NOTES, check_parameters, listed, saved_groups
 
 # Options in the state dict of another optimizer that we must not ignore. Its other options mean nothing without these.
-_FOREIGN_OPTIONS = {"momentum", "nesterov", "maximize", "betas", "weight_decay"}
+_FOREIGN_OPTIONS = {"momentum", "nesterov", "maximize", "betas", "amsgrad", "weight_decay"}
 
 
-class PlainSGD(Optimizer):
-    """An optimizer that does `parameter -= lr * gradient` in some form, group by group."""
+class CheckedOptimizer(Optimizer):
+    """An optimizer that refuses wrong groups and foreign states, and takes its steps parameter by parameter."""
 
     options: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
     _shown_options: ClassVar[str] = "lr and weight_decay"
@@ -50,7 +50,7 @@ class PlainSGD(Optimizer):
         super().add_param_group({**param_group, "params": params})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the options. The state of a `torch.optim.SGD` will do, unless it uses options that are missing here."""
+        """Load the options and the state. The state of another optimizer is refused if it uses options missing here."""
         foreign = _FOREIGN_OPTIONS.difference(self.options)
         for group in saved_groups(state_dict, self.param_groups):
             self._refuse(name for name, value in group.items() if name in foreign and value)
