@@ -239,32 +239,6 @@ def test_a_loss_that_sees_the_scale_is_refused_before_anything_changes(loss: nn.
         assert layer.recorded_gradient() is not None
 
 
-def test_looked_up_rows_alone_have_no_relative_rate() -> None:
-    layer = layer_of()
-    layer.rows(torch.tensor([3, 4])).sum().backward()
-    for row_lr in (None, 0.3):
-        with pytest.raises(ValueError, match="first gradient is of looked-up rows alone"):
-            zloss.FactoredSGD(layer, row_lr=row_lr).step()
-
-
-@pytest.mark.parametrize("row_lr", [None, 0.3])
-def test_looked_up_rows_beside_a_batch_are_part_of_the_unit_unless_they_have_a_rule(
-    row_lr: float | None,
-) -> None:
-    layer = layer_of()
-    optimizer = zloss.FactoredSGD(layer, row_lr=row_lr)
-    loss = zloss.ZLoss()(layer(*a_batch()))
-    loss.backward()
-    alone = layer.grad_norm().item()
-    layer.rows(torch.tensor([3, 4])).square().sum().backward()
-    both, size = layer.grad_norm().item(), layer.weight().norm().item()
-    optimizer.step()
-    (unit,) = optimizer.units
-    # Both norms are of the same float32 numbers.
-    assert unit == pytest.approx(size / (both if row_lr is None else alone), rel=1e-5)
-    assert both > 1.01 * alone
-
-
 def test_an_infinite_gradient_is_refused_and_leaves_the_unit_open() -> None:
     layer = layer_of()
     optimizer = zloss.FactoredSGD(layer)

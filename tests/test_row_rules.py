@@ -125,3 +125,27 @@ def test_squares_of_another_layer_are_refused() -> None:
     small.step()
     with pytest.raises(ValueError, match="row_squares of another layer: expected one number for"):
         optimizer.load_state_dict(small.state_dict())
+
+
+def test_looked_up_rows_alone_have_no_relative_rate() -> None:
+    layer = zloss.FactoredLinear(8, 60)
+    layer.rows(torch.tensor([3, 4])).sum().backward()
+    for row_lr in (None, 0.3):
+        with pytest.raises(ValueError, match="first gradient is of looked-up rows alone"):
+            zloss.FactoredSGD(layer, row_lr=row_lr).step()
+
+
+@pytest.mark.parametrize("row_lr", [None, 0.3])
+def test_a_relative_rate_counts_looked_up_rows_unless_they_have_a_rule(
+    row_lr: float | None,
+) -> None:
+    layer = zloss.FactoredLinear(8, 60, dtype=torch.float64)
+    optimizer = zloss.FactoredSGD(layer, row_lr=row_lr)
+    zloss.ZLoss()(layer(torch.randn(9, 8, dtype=torch.float64), torch.arange(9))).backward()
+    alone = layer.grad_norm().item()
+    layer.rows(torch.tensor([3, 4])).square().sum().backward()
+    both, size = layer.grad_norm().item(), layer.weight().norm().item()
+    assert both > 1.01 * alone
+    optimizer.step()
+    # Norms of some hundred float64 numbers, taken in two ways.
+    assert optimizer.units == [pytest.approx(size / (both if row_lr is None else alone), rel=1e-9)]

@@ -158,7 +158,7 @@ class Head(nn.Module, ABC):
         lr: float | None = None,
         weight_decay: float = 0.0,
     ) -> Optimizer:
-        """Return an optimizer for all parameters of the head, in the form that its gradients need.
+        """Return an optimizer for the weights of the head, in the form that its gradients need.
 
         Without arguments it is the one of `defaults`. Adam and Adagrad change only the rows that a row-sparse gradient
         has, see `RowAdam`. Row-sparse gradients allow no weight decay.
@@ -170,7 +170,7 @@ class Head(nn.Module, ABC):
 
         >>> head = zloss.SampledSoftmax(16, 100_000)
         >>> head.defaults
-        HeadDefaults(optimizer='adam', lr=0.01, is_measured=True)
+        HeadDefaults(optimizer='adam', lr=0.01, is_relative=False, is_measured=True)
         >>> optimizer = head.optimizer()
         >>> slower = head.optimizer(lr=0.003)
         >>> plain = head.optimizer("sgd", lr=30.0)
@@ -178,13 +178,13 @@ class Head(nn.Module, ABC):
         name, lr = self._completed(name, lr)
         check_rates(lr, weight_decay)
         if not self.is_row_sparse:
-            return _DENSE_OPTIMIZERS[name](self.parameters(), lr=lr, weight_decay=weight_decay)
+            return _DENSE_OPTIMIZERS[name](self._weights(), lr=lr, weight_decay=weight_decay)
         if weight_decay != 0:
             raise ValueError(
                 f"weight_decay={weight_decay} would change every row at every step, and the gradients of "
                 f"{type(self).__name__} are row-sparse: use weight_decay=0, or decay the layers below only"
             )
-        return _ROW_OPTIMIZERS[name](self.parameters(), lr=lr)
+        return _ROW_OPTIMIZERS[name](self._weights(), lr=lr)
 
     def sgd(self, lr: float | None = None, *, weight_decay: float = 0.0) -> Optimizer:
         """Return plain SGD for all parameters of the head. Only a head that `has_relative_rates` needs no rate."""
@@ -194,6 +194,10 @@ class Head(nn.Module, ABC):
             )
         check_rates(lr, weight_decay)
         return self.optimizer("sgd", lr=lr, weight_decay=weight_decay)
+
+    def _weights(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters that an optimizer of the head trains."""
+        return self.parameters()
 
     def _completed(
         self, name: OptimizerName | None, lr: float | None

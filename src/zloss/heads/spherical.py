@@ -1,6 +1,8 @@
 """The head for spherical losses: a layer that computes `SphericalStats`, and a loss that is a function of them."""
 
-from torch import Tensor
+from collections.abc import Iterator
+
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from zloss.heads.defaults import FACTORED_Z_LOSS, GRAM, HeadDefaults, OptimizerName
@@ -111,7 +113,7 @@ class SphericalOutput(Head):
         lr: float | None = None,
         weight_decay: float = 0.0,
     ) -> Optimizer:
-        """Return an optimizer for all parameters. For a factored layer it is `FactoredSGD`: nothing else can train it.
+        """Return an optimizer for the layer. For a factored layer it is `FactoredSGD`: nothing else can train it.
 
         With the Z-loss, its rate is the relative rate 1. For other losses on a factored layer, give `lr`.
         """
@@ -125,6 +127,9 @@ class SphericalOutput(Head):
         if not self.has_relative_rates:
             _, lr = self._completed("sgd", lr)
         return FactoredSGD(self.layer, lr, weight_decay=weight_decay)
+
+    def _weights(self) -> Iterator[nn.Parameter]:
+        return self.layer.parameters()  # the number of the negatives belongs to the layers below
 
     def sgd(
         self,
