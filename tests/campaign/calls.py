@@ -141,12 +141,13 @@ RANKING = BATCH | {"block_size": 5}
 # ---- layers, heads, losses -------------------------------------------------------------------------------------------
 
 
-def factored(rng: random.Random) -> zloss.FactoredLinear:
+def factored(rng: random.Random, loss: zloss.SphericalLoss | None = None) -> zloss.FactoredLinear:
     """Return a layer that has stepped and has a gradient recorded."""
+    loss = zloss.SquaredError() if loss is None else loss
     layer = zloss.FactoredLinear(WIDTH, CLASSES, bias=rng.random() < 0.5)
     for _ in range(2):
         layer.step_(1.0)
-        zloss.SquaredError()(layer(hidden(rng), targets(rng))).backward()
+        loss(layer(hidden(rng), targets(rng))).backward()
     return layer
 
 

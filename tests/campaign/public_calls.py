@@ -89,7 +89,8 @@ def whole_state(rng: random.Random) -> dict[str, Any]:
 
 
 def models(rng: random.Random) -> Given:
-    return Given([c.factored(rng), c.linear(rng)], Kind.OBJECT, {"module"})
+    # The default rate is for a loss that does not see the scale of the weights.
+    return Given([c.factored(rng, zloss.ZLoss()), c.linear(rng)], Kind.OBJECT, {"module"})
 
 
 def optimizers(rng: random.Random) -> Given:

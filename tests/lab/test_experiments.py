@@ -57,7 +57,7 @@ def test_a_head_is_one_word(name: str, base: str, tmp_path: Path) -> None:
     if name != "factored":  # a file that repeats the head of the preset keeps its options
         assert built == build_experiment("c", preset_name=base, file=tmp_path / "mine.toml")
     # A softmax diverges at the output rates of the Z-loss.
-    own_rate = preset(base)["training"]["output_lr"]
+    own_rate = build_experiment("c", preset_name=base).training.output_lr
     is_softmax = built.network.head.loss == "softmax"
     assert built.training.output_lr == (1.0 if is_softmax else own_rate)
 
@@ -90,7 +90,7 @@ def test_what_another_head_leaves_out_is_said() -> None:
     built = build_experiment("c", preset_name="ptb", settings=["network.head=gram", *kept])
     assert built.network.head.options == {"a": 0.2, "b": 10.0}
     assert head_changes("small", settings=["network.head=dense"]) == [
-        "head dense: training.output_lr is 1.0, not 20.0"
+        "head dense: training.output_lr is 1.0, not none"
     ]
     assert head_changes("small", settings=["network.head=dense", "training.output_lr=2"]) == []
     assert head_changes("ptb", settings=["training.lr=0.5", "network.head.a=0.3"]) == []

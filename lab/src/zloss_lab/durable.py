@@ -63,7 +63,7 @@ def append_to_file(path: Path, data: bytes) -> None:
         try:
             handle = folder.open(path.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         except OSError as error:
-            if not stat.S_ISLNK(folder.status(path.name).st_mode):
+            if not folder.is_link(path.name):
                 raise
             raise FileExistsError(
                 errno.EEXIST, f"{path.name} is a link: remove it, or put the file itself there"

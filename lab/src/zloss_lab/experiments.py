@@ -108,7 +108,11 @@ def build_experiment(
         return from_table(Experiment, table)
     except ConfigError as error:
         name = parsed.get(f"{_HEAD}.head")
-        if name not in HEADS or not str(error).startswith(f"[{_HEAD}]"):
+        if (
+            not isinstance(name, str)
+            or name not in HEADS
+            or not str(error).startswith(f"[{_HEAD}]")
+        ):
             raise
         # The loss and the options below were for another head.
         raise ConfigError(
@@ -196,7 +200,8 @@ def _is_set(key: str, tables: Sequence[Mapping[str, Any]], settings: Mapping[str
 
 def _is_softmax_by_default(table: Mapping[str, Any]) -> bool:
     keys = dict(dotted(table))
-    kind = HEADS.get(keys.get(f"{_HEAD}.head", ""))
+    name = keys.get(f"{_HEAD}.head")
+    kind = HEADS.get(name) if isinstance(name, str) else None
     return kind is not None and f"{_HEAD}.loss" not in keys and kind.losses[0] == "softmax"
 
 

@@ -44,6 +44,13 @@ class OpenedFolder:
         """Return what is known about a file, a folder or a link itself."""
         return os.stat(self._at(name), dir_fd=self._handle, follow_symlinks=False)
 
+    def is_link(self, name: str) -> bool:
+        """Return whether there is a link of this name."""
+        try:
+            return stat.S_ISLNK(self.status(name).st_mode)
+        except FileNotFoundError:
+            return False
+
     def rename(self, old: str, new: str) -> None:
         """Rename a file or a folder. A file that has the new name already is replaced."""
         os.replace(self._at(old), self._at(new), src_dir_fd=self._handle, dst_dir_fd=self._handle)

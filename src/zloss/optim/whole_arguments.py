@@ -22,13 +22,17 @@ def checked_models(model: Any) -> list[nn.Module]:
 
 def check_outputs(rates: dict[str, Any], *, has_layers: bool, has_outputs: bool) -> None:
     """Refuse rates of output layers that the model does not have."""
-    given = {name for name, value in rates.items() if value not in (None, 0.0)}
+    given = {name for name, value in rates.items() if not _is_left_out(value)}
     if given and not has_outputs:
         raise ValueError(
             f"the model has no FactoredLinear layer and no head with row-sparse gradients: leave out {_names_of(given)}"
         )
     if (lost := given & {"relative_lr", "row_lr"}) and not has_layers:
         raise ValueError(f"the model has no FactoredLinear layer: leave out {_names_of(lost)}")
+
+
+def _is_left_out(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and value == 0)
 
 
 def _names_of(rates: set[str]) -> str:

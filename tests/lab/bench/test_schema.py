@@ -13,12 +13,16 @@ from zloss_lab.records import read_records, write_records
 
 # Of other programs.
 OTHER_FILES = (
+    "baselines",
     "campaign",
     "coverage",
     "head_defaults",
     "language_model",
     "long_run",
+    "mean_rank",
     "mutation",
+    "ngrams",
+    "rates",
     "size",
     "versions",
 )

@@ -84,7 +84,7 @@ def test_the_best_weights_by_several_scores(corpus: Path) -> None:
     """The weights that one training keeps are those of a training by each score alone."""
     scores = ("mean_rank", "mrr")
     # At such a high rate, each score has another best validation.
-    options: dict[str, Any] = {"output_lr": 30.0, "validate_every": 5}
+    options: dict[str, Any] = {"output_lr": 60.0, "validate_every": 5}
     experiments = [trial(corpus, seed=seed, **options) for seed in range(2)]
     stack = SideBySide(experiments, scores=scores)
     outcomes = stack.train()
