@@ -89,7 +89,6 @@ def whole_state(rng: random.Random) -> dict[str, Any]:
 
 
 def models(rng: random.Random) -> Given:
-    # The default rate is for a loss that does not see the scale of the weights.
     return Given([c.factored(rng, zloss.ZLoss()), c.linear(rng)], Kind.OBJECT, {"module"})
 
 

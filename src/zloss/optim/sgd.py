@@ -51,7 +51,7 @@ class FactoredSGD(CheckedOptimizer):
     Args:
         layers: a layer, several layers, or parameter groups `{"layers": [...], "lr": ...}`.
         lr: the learning rate of `torch.optim.SGD`.
-        relative_lr: the learning rate relative to |W| / |dL/dW| at the first step, in the place of `lr`. It needs a
+        relative_lr: the learning rate relative to `|W| / |dL/dW|` at the first step, in the place of `lr`. It needs a
             loss that does not change if all activations are multiplied by a number, such as `ZLoss`. In
             `param_groups` it is the number `lr`, which schedulers change.
         weight_decay: the L2 penalty, added to the gradient as `weight_decay * W`.
