@@ -118,15 +118,16 @@ DEFAULTS = {
 }
 
 
+# The best rates of these heads were found in short trainings only. Their defaults stay lower until longer ones agree.
+NOT_CONFIRMED = {"dense", "hierarchical", "adaptive", "gram"}
+
+
 @pytest.mark.parametrize("name", HEADS)
 def test_the_defaults_are_those_of_the_records(name: str) -> None:
-    default = DEFAULTS[name]
-    try:
-        best = choose(name, head_tables.recorded_trials())
-    except TimeUp:
-        assert not default.is_measured
+    default, best = DEFAULTS[name], choose(name, head_tables.recorded_trials())
+    assert default.is_measured == (name not in NOT_CONFIRMED)
+    if not default.is_measured:
         return
-    assert default.is_measured
     assert best.optimizer == default.optimizer
     # The trials have absolute rates. Where the default is a relative one, benchmarks/rates.py argues it.
     assert default.is_relative or best.lr == default.lr

@@ -141,9 +141,17 @@ RANKING = BATCH | {"block_size": 5}
 # ---- layers, heads, losses -------------------------------------------------------------------------------------------
 
 
-def factored(rng: random.Random, loss: zloss.SphericalLoss | None = None) -> zloss.FactoredLinear:
+def factored(rng: random.Random) -> zloss.FactoredLinear:
     """Return a layer that has stepped and has a gradient recorded."""
-    loss = zloss.SquaredError() if loss is None else loss
+    return _with_gradient(rng, zloss.SquaredError())
+
+
+def factored_under_z_loss(rng: random.Random) -> zloss.FactoredLinear:
+    """Return such a layer with a loss that a relative learning rate suits."""
+    return _with_gradient(rng, zloss.ZLoss())
+
+
+def _with_gradient(rng: random.Random, loss: zloss.SphericalLoss) -> zloss.FactoredLinear:
     layer = zloss.FactoredLinear(WIDTH, CLASSES, bias=rng.random() < 0.5)
     for _ in range(2):
         layer.step_(1.0)

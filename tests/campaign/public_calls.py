@@ -89,7 +89,7 @@ def whole_state(rng: random.Random) -> dict[str, Any]:
 
 
 def models(rng: random.Random) -> Given:
-    return Given([c.factored(rng, zloss.ZLoss()), c.linear(rng)], Kind.OBJECT, {"module"})
+    return Given([c.factored_under_z_loss(rng), c.linear(rng)], Kind.OBJECT, {"module"})
 
 
 def optimizers(rng: random.Random) -> Given:
