@@ -1,7 +1,7 @@
 """Measure which learning rate of the output layer is best, on texts, sessions, tags and made-up classes.
 
-    python -m benchmarks.rates --data ../shared/data                     writes records/rates.cpu.jsonl
-    python -m benchmarks.rates --data ../shared/data --cases ptb,epd48   a part of it, onto the end of that file
+    python -m benchmarks.rates --data FOLDER                    writes records/rates.cpu.jsonl
+    python -m benchmarks.rates --data FOLDER --cases ptb,epd48   a part of it, onto the end of that file
 
 A case is a task with a width, a batch size and a number of steps. Each case is trained once with every rate in
 `RELATIVE_RATES`, with `ZLoss()`, for the same number of steps, from the same weights and on the same batches. A case
