@@ -32,6 +32,15 @@ def test_interruption_leaves_nothing(stage: str, workers: int, tmp_path: Path) -
     assert names_in(tmp_path) == ["a.txt"]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="locks of POSIX")
+def test_the_lock_of_a_process_that_was_killed_at_its_end_is_removed(tmp_path: Path) -> None:
+    path = write(tmp_path, {"a.txt": TRAIN * 30}) / "a.txt"
+    first = prepare(path, tmp_path / "made" / "out")
+    (tmp_path / "made" / ".partial-out.lock").touch()
+    assert prepare(path, tmp_path / "made" / "out").manifest == first.manifest
+    assert [one.name for one in (tmp_path / "made").iterdir()] == ["out"]
+
+
 PREPARE_AND_WAIT = """
 import multiprocessing, signal, sys, time
 from zloss_lab.corpora import prepare

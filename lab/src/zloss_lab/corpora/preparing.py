@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -154,6 +154,9 @@ def _is_prepared(folder: Path, job: _Job, files: Files | None = None) -> bool:
         raise CorpusError(
             f"{folder} was prepared from other files than there are now. Choose another folder or remove it"
         )
+    # The process that made it may have been killed before it removed its lock.
+    with suppress(OSError):
+        durable.tidy(folder.parent)
     return True
 
 
