@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from zloss.layers.supervisor import Supervisor
+
 
 @contextmanager
 def no_synchronisation() -> Iterator[None]:
@@ -21,6 +23,18 @@ def no_synchronisation() -> Iterator[None]:
         yield
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def device_that_does_not_wait(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> torch.device:
+    """Return a device, and let a CPU work as a GPU does, with kernels in Triton's interpreter."""
+    if device.type == "cpu":
+        if torch.cuda.is_available():
+            pytest.skip("a GPU is here: Triton runs its kernels for real, and not on a CPU")
+        monkeypatch.setattr(Supervisor, "waits_for", lambda *_: False)
+        monkeypatch.setattr(Supervisor, "send", lambda *_: None)
+    return device
 
 
 def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

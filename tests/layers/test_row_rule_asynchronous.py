@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import zloss
-from tests.gpu import no_synchronisation
+from tests.gpu import device_that_does_not_wait, no_synchronisation
 from tests.layers.row_rule_twin import (
     CLASSES,
     HIDDEN,
@@ -20,7 +20,6 @@ from tests.layers.row_rule_twin import (
 from tests.layers.test_rows import LOSS, ids_like
 from tests.layers.twins import relative_error
 from zloss.layers.stepper import Implementation
-from zloss.layers.supervisor import Supervisor
 
 # From NumPy in Triton's interpreter: without a batch every learning rate is safe, which is one divided by zero.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -28,13 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 @pytest.fixture
 def place(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> torch.device:
-    """Let a CPU work as a GPU does, with kernels in Triton's interpreter."""
-    if device.type == "cpu":
-        if torch.cuda.is_available():
-            pytest.skip("a GPU is here: Triton runs its kernels for real, and not on a CPU")
-        monkeypatch.setattr(Supervisor, "waits_for", lambda *_: False)
-        monkeypatch.setattr(Supervisor, "send", lambda *_: None)
-    return device
+    return device_that_does_not_wait(device, monkeypatch)
 
 
 @pytest.mark.parametrize(
